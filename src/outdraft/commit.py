@@ -1,0 +1,56 @@
+"""The only place where the state moves on.
+
+Sequence, cache, statistics and drafter move together, and before anybody sees a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from outdraft.interfaces import Drafter, KVCache
+from outdraft.sequence import Sequence
+from outdraft.types import Commit, Origin, Plan, Verdict
+
+
+def commit(
+    verdicts: Seq[Verdict],
+    plan: Plan,
+    batch: Seq[Sequence],
+    cache: KVCache,
+    drafter: Drafter,
+) -> list[Commit]:
+    """Makes each verdict part of its sequence, token by token, up to the first that ends it.
+
+    rows of the path     root   d1    d2    d3          enter the cache
+    tokens committed     d1     d2    d3    own         enter the text; the last one is the
+                                                        next root and is not in the cache yet
+    """
+    commits = []
+    for seq_idx, (verdict, tree, sequence) in enumerate(
+        zip(verdicts, plan.trees, batch, strict=True)
+    ):
+        sequence.stats.count_step(len(tree), verdict.judged, len(verdict.path) - 1)
+        origins: tuple[Origin, ...] = ("drafted",) * (len(verdict.path) - 1) + (verdict.origin,)
+        done = append_tokens(sequence, verdict.token_ids, origins)
+        cache.commit(seq_idx, verdict.path[: len(done.token_ids)])
+        drafter.observe(sequence, done)
+        commits.append(done)
+    return commits
+
+
+def append_tokens(sequence: Sequence, token_ids: Seq[int], origins: Seq[Origin]) -> Commit:
+    """Adds tokens one by one through the stop rules; nothing behind the first stop is kept."""
+    pieces = []
+    for token_id in token_ids:
+        pieces.append(sequence.append(token_id))
+        if sequence.finish_reason is not None:
+            break
+    num_kept = len(pieces)
+    sequence.stats.count_tokens(origins[:num_kept])
+    return Commit(
+        request_id=sequence.request_id,
+        token_ids=tuple(token_ids[:num_kept]),
+        origins=tuple(origins[:num_kept]),
+        text="".join(pieces),
+        finish_reason=sequence.finish_reason,
+    )

@@ -1,0 +1,114 @@
+"""Requests in, commits out: admit, read prompts, step, let go."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+
+from outdraft.commit import append_tokens
+from outdraft.errors import SettingsError
+from outdraft.interfaces import Drafter, TargetModel
+from outdraft.sampling import greedy
+from outdraft.sequence import Sequence
+from outdraft.settings import EngineSettings
+from outdraft.step import draw_tokens, step
+from outdraft.types import Commit, Rows
+
+
+class Engine:
+    """Runs requests over one target, sharing its passes.
+
+    Sequences join and leave the batch between any two steps; none waits for another. After each
+    call, every running sequence's cache holds exactly its tokens but the last.
+    """
+
+    def __init__(self, target: TargetModel, drafter: Drafter, settings: EngineSettings) -> None:
+        self._target = target
+        self._drafter = drafter
+        self._settings = settings
+        self._cache = target.new_cache()
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []  # in the order of the cache's sequences
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._waiting and not self._running
+
+    def add(self, sequence: Sequence) -> None:
+        """Queues a request.
+
+        Raises:
+            SettingsError: its prompt is empty or leaves no room for a single new token.
+        """
+        if sequence.prompt_len == 0:
+            raise SettingsError("the prompt has no tokens; give at least one")
+        if sequence.remaining < 1:
+            raise SettingsError(
+                f"the prompt has {sequence.prompt_len} tokens and the target reads "
+                f"{self._target.max_context}; shorten the prompt by at least "
+                f"{sequence.prompt_len - self._target.max_context + 1}"
+            )
+        self._waiting.append(sequence)
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Ends a request at once and frees all it held; the others do not notice."""
+        if sequence.finish_reason is not None:
+            return
+        sequence.cancel()
+        if sequence in self._waiting:
+            self._waiting.remove(sequence)
+        elif sequence in self._running:
+            self._release(self._running.index(sequence))
+
+    @torch.inference_mode()
+    def step(self) -> list[Commit]:
+        """Admits what fits, then moves every running sequence on; returns what was committed."""
+        commits = []
+        while self._waiting and len(self._running) < self._settings.max_batch:
+            commits.append(self._admit(self._waiting.popleft()))
+        if commits:
+            return commits  # first tokens go out before any draft work
+        if self._running:
+            commits = step(
+                self._running,
+                self._drafter,
+                self._target,
+                self._cache,
+                self._settings.max_draft_nodes,
+            )
+            self._release_finished()
+        return commits
+
+    def _admit(self, sequence: Sequence) -> Commit:
+        """Reads a prompt in chunks and commits the token that follows it."""
+        seq_idx = self._cache.add()
+        self._running.append(sequence)
+        chunk = self._settings.prompt_chunk
+        for start in range(0, sequence.prompt_len, chunk):
+            token_ids = sequence.ids[start : start + chunk]
+            rows = Rows.chain(token_ids, start, self._target.device)
+            with sequence.stats.time_target():
+                logits = self._target.forward(
+                    rows, self._cache, first_seq=seq_idx, logits_to_keep=1
+                )
+            self._cache.commit(seq_idx, range(len(token_ids)))
+        last = logits[0]
+        drawn = greedy(last) if sequence.settings.is_greedy else draw_tokens(last, [0], sequence)
+        commit = append_tokens(sequence, [int(drawn)], ("plain",))
+        self._drafter.observe(sequence, commit)
+        self._release_finished()
+        return commit
+
+    def _release_finished(self) -> None:
+        for seq_idx in reversed(range(len(self._running))):
+            if self._running[seq_idx].finish_reason is not None:
+                self._release(seq_idx)
+
+    def _release(self, seq_idx: int) -> None:
+        """Frees a sequence; as in the cache, the last one takes its index."""
+        self._drafter.finish(self._running[seq_idx])
+        self._cache.remove(seq_idx)
+        last = self._running.pop()
+        if seq_idx < len(self._running):
+            self._running[seq_idx] = last

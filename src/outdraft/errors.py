@@ -1,0 +1,50 @@
+"""Every error outdraft raises on purpose.
+
+    OutdraftError
+    ├── SettingsError        a value or a combination of values that cannot be honoured
+    ├── ModelError           something is wrong with the model a user named
+    │   ├── UnknownModelError    nothing of that name is here, on the hub or among the aliases
+    │   ├── FetchError           it could not be downloaded, or what came was not what was asked for
+    │   ├── UnsupportedModelError  it is there, but it is no causal language model outdraft can drive
+    │   └── SelfTestError        it was loaded, and a k-row pass disagrees with k one-row passes
+    ├── DrafterError         a drafter is unknown, does not fit the target or broke its contract
+    └── CacheError           the cache was asked for something it cannot do exactly
+
+Each message names the values involved and the way out.
+"""
+
+
+class OutdraftError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class SettingsError(OutdraftError, ValueError):
+    """A setting, or a combination of settings, that cannot be honoured."""
+
+
+class ModelError(OutdraftError):
+    """Something is wrong with the model a user named."""
+
+
+class UnknownModelError(ModelError):
+    """Nothing of that name is a local path, an alias or a reachable hub id."""
+
+
+class FetchError(ModelError):
+    """A model could not be downloaded whole, or is not what was asked for."""
+
+
+class UnsupportedModelError(ModelError):
+    """The model exists, but it is not a causal language model that outdraft can drive."""
+
+
+class SelfTestError(ModelError):
+    """A pass over several rows disagrees with the same rows read one by one."""
+
+
+class DrafterError(OutdraftError):
+    """A drafter is unknown, does not fit the target, or broke its contract."""
+
+
+class CacheError(OutdraftError):
+    """The cache was asked for something it cannot do exactly."""

@@ -1,0 +1,284 @@
+"""Prompts in, results out: the object a user holds."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable, Iterator, Sequence as Seq
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, overload
+
+from outdraft.draft import make_drafter
+from outdraft.engine import Engine
+from outdraft.errors import SettingsError
+from outdraft.interfaces import Drafter, TargetModel
+from outdraft.models.load import load_model
+from outdraft.models.selftest import self_test
+from outdraft.models.target import CausalLM
+from outdraft.sequence import Sequence
+from outdraft.settings import AUTO_DRAFTER, DEFAULT_MODEL, EngineSettings, GenerationSettings
+from outdraft.stats import Stats
+from outdraft.text.prompts import Prompt, Tokenizer, is_one_prompt, to_prompt_ids
+from outdraft.types import Commit, FinishReason, Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One answer.
+
+    Args:
+        text: without end-of-text tokens, up to but not including a stop string.
+        token_ids: all new tokens, the one that ended the text included.
+        seed: repeats a sampled text, whatever the drafter.
+        drafter: name of the method that guessed.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    finish_reason: FinishReason
+    seed: int
+    drafter: str
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one step added to a streamed answer; the texts of all pieces join to the result's.
+
+    Args:
+        text: may be empty while a character or a possible stop string is unfinished.
+        token_ids: the tokens committed by the step.
+        origins: per token, where it came from.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    origins: tuple[Origin, ...]
+
+
+class Stream:
+    """The pieces of one answer as they come.
+
+    Leaving it early, by `cancel()`, a `with` block or deletion, frees all the request held.
+    """
+
+    def __init__(self, engine: Engine, sequence: Sequence, drafter: str) -> None:
+        self._engine = engine
+        self._sequence = sequence
+        self._drafter = drafter
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self
+
+    def __next__(self) -> Piece:
+        if self._sequence.finish_reason is not None:
+            raise StopIteration
+        (commit,) = self._step()
+        return Piece(commit.text, commit.token_ids, commit.origins)
+
+    def _step(self) -> list[Commit]:
+        try:
+            return self._engine.step()
+        except BaseException:
+            self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """Ends the answer where it stands; `result` then says `cancelled`."""
+        self._engine.cancel(self._sequence)
+
+    @property
+    def result(self) -> Result:
+        """The whole answer.
+
+        Raises:
+            SettingsError: it has not ended yet.
+        """
+        if self._sequence.finish_reason is None:
+            raise SettingsError("the stream has not ended; read it to the end or cancel() it first")
+        return _result(self._sequence, self._drafter)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.cancel()
+
+
+class Outdraft:
+    """A target with its tokenizer and a drafter, ready to generate; see `load`.
+
+    Args:
+        eos_ids: tokens that end a text.
+        drafter: used where a call names none.
+    """
+
+    def __init__(
+        self,
+        target: TargetModel,
+        tokenizer: Tokenizer,
+        *,
+        name: str = "model",
+        eos_ids: Seq[int] = (),
+        drafter: str | Drafter = "auto",
+        settings: EngineSettings | None = None,
+    ) -> None:
+        self.target = target
+        self.tokenizer = tokenizer
+        self.name = name
+        self.settings = settings or EngineSettings()
+        self.default_drafter = drafter
+        self._eos_ids = frozenset(eos_ids)
+        self._drafters: dict[str, Drafter] = {}
+        self._request_ids = itertools.count()
+        self.drafter(drafter)  # an unknown name is refused here and not at the first request
+
+    @overload
+    def generate(
+        self, prompts: Prompt, *, drafter: str | Drafter | None = None, **settings: Any
+    ) -> Result: ...
+
+    @overload
+    def generate(
+        self, prompts: Seq[Prompt], *, drafter: str | Drafter | None = None, **settings: Any
+    ) -> list[Result]: ...
+
+    def generate(
+        self,
+        prompts: Prompt | Seq[Prompt],
+        *,
+        drafter: str | Drafter | None = None,
+        **settings: Any,
+    ) -> Result | list[Result]:
+        """Answers one prompt, or a list of prompts as one batch.
+
+        Args:
+            prompts: text as it stands, chat messages, token ids, or a list of any of these.
+            drafter: a method's name, `"none"` for plain decoding, or a `Drafter`.
+            settings: see `GenerationSettings`.
+
+        Raises:
+            SettingsError: a setting is unknown or out of range, or a prompt is empty or too long.
+        """
+        if is_one_prompt(prompts):
+            return self._run([prompts], drafter, settings)[0]  # type: ignore[list-item]
+        return self._run(list(prompts), drafter, settings)  # type: ignore[arg-type]
+
+    def stream(
+        self, prompt: Prompt, *, drafter: str | Drafter | None = None, **settings: Any
+    ) -> Stream:
+        """Answers one prompt piece by piece; arguments as for `generate`."""
+        used = self.drafter(drafter)
+        engine = Engine(self.target, used, self.settings)
+        sequence = self._sequence(prompt, GenerationSettings(**settings))
+        engine.add(sequence)
+        return Stream(engine, sequence, used.name)
+
+    def drafter(self, choice: str | Drafter | None = None) -> Drafter:
+        """The drafter of that name, made once; `None` is the default one."""
+        choice = self.default_drafter if choice is None else choice
+        if isinstance(choice, Drafter):
+            return choice
+        name = AUTO_DRAFTER if choice == "auto" else choice
+        if name not in self._drafters:
+            self._drafters[name] = make_drafter(name)
+        return self._drafters[name]
+
+    def _run(
+        self, prompts: list[Prompt], drafter: str | Drafter | None, settings: dict[str, Any]
+    ) -> list[Result]:
+        used = self.drafter(drafter)
+        wanted = GenerationSettings(**settings)
+        sequences = [self._sequence(prompt, wanted) for prompt in prompts]
+        engine = Engine(self.target, used, self.settings)
+        for sequence in sequences:
+            engine.add(sequence)
+        try:
+            while not engine.is_idle:
+                engine.step()
+        finally:
+            for sequence in sequences:
+                engine.cancel(sequence)
+        return [_result(sequence, used.name) for sequence in sequences]
+
+    def _sequence(self, prompt: Prompt, settings: GenerationSettings) -> Sequence:
+        return Sequence(
+            next(self._request_ids),
+            to_prompt_ids(self.tokenizer, prompt),
+            settings,
+            seed=secrets.randbits(63) if settings.seed is None else settings.seed,
+            eos_ids=self._eos_ids,
+            max_context=self.target.max_context,
+            decode=text_decoder(self.tokenizer),
+        )
+
+
+def load(
+    ref: Any = DEFAULT_MODEL,
+    *,
+    dtype: Any = "auto",
+    device: Any = "auto",
+    drafter: str | Drafter = "auto",
+    settings: EngineSettings | None = None,
+    check_model: bool = True,
+) -> Outdraft:
+    """Loads a model and makes it ready to generate.
+
+    Args:
+        ref: a hub id, a local folder, a `.gguf` file, an alias such as `smollm2-135m`, or a
+            `(model, tokenizer)` pair already in memory.
+        dtype: `"auto"` takes the checkpoint's on GPUs and, on CPUs, bfloat16 where the hardware
+            multiplies it natively and float32 elsewhere.
+        device: `"auto"` takes a GPU where there is one.
+        drafter: how to guess where a call names no method.
+        check_model: prove on the loaded model that reading several rows at once changes nothing.
+
+    Raises:
+        ModelError: the model is unknown, cannot be fetched or cannot be driven exactly.
+        DrafterError: the drafter is unknown.
+        SettingsError: dtype or device is none.
+    """
+    loaded = load_model(ref, dtype=dtype, device=device)
+    target = CausalLM(loaded.model)
+    if check_model:
+        self_test(target)
+    return Outdraft(
+        target,
+        loaded.tokenizer,
+        name=loaded.name,
+        eos_ids=loaded.eos_ids,
+        drafter=drafter,
+        settings=settings,
+    )
+
+
+def text_decoder(tokenizer: Tokenizer) -> Callable[[Seq[int]], str]:
+    """From new token ids to the text a user sees, special tokens left out."""
+
+    def decode(token_ids: Seq[int]) -> str:
+        text = tokenizer.decode(
+            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return str(text)
+
+    return decode
+
+
+def _result(sequence: Sequence, drafter: str) -> Result:
+    assert sequence.finish_reason is not None  # callers wait for the end
+    return Result(
+        text=sequence.text,
+        token_ids=tuple(sequence.new_ids),
+        prompt_tokens=sequence.prompt_len,
+        finish_reason=sequence.finish_reason,
+        seed=sequence.seed,
+        drafter=drafter,
+        stats=sequence.stats,
+    )

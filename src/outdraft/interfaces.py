@@ -1,0 +1,89 @@
+"""The verbs: what a drafter, a target and its cache can do. Abstract or final, nothing between."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence as Seq
+
+import torch
+from torch import Tensor
+
+from outdraft.sequence import Sequence
+from outdraft.types import Budget, Commit, DraftTree, Rows
+
+
+class Drafter(ABC):
+    """Guesses what the target will write.
+
+    A drafter can cost time and never a token: whatever it proposes, the text is the target's. It
+    keeps its own state per `request_id`, and only committed tokens reach that state.
+    """
+
+    name: str
+
+    @abstractmethod
+    def propose(self, batch: Seq[Sequence], budget: Budget) -> list[DraftTree]:
+        """One tree per sequence, in the batch's order; an empty tree is a fine answer."""
+
+    def observe(self, sequence: Sequence, commit: Commit) -> None:
+        """Takes note of tokens that became part of the text; `sequence` already holds them."""
+        del sequence, commit
+
+    def finish(self, sequence: Sequence) -> None:
+        """Forgets a request that ended, for whatever reason."""
+        del sequence
+
+
+class KVCache(ABC):
+    """What the target remembers of each sequence, addressed by position.
+
+    Sequence `i` owns the positions below `committed_lens[i]`. A pass writes its rows behind them;
+    `commit` says which of these rows to keep, and anything else is unreachable from then on.
+    """
+
+    @property
+    @abstractmethod
+    def committed_lens(self) -> tuple[int, ...]:
+        """Positions each sequence owns."""
+
+    @abstractmethod
+    def add(self) -> int:
+        """Room for one more sequence, empty; returns its index, the highest."""
+
+    @abstractmethod
+    def remove(self, seq_idx: int) -> None:
+        """Drops a sequence; the last one takes its index."""
+
+    @abstractmethod
+    def commit(self, seq_idx: int, path: Seq[int]) -> None:
+        """Keeps the rows of `path` of the last pass, in that order, as the next positions.
+
+        Raises:
+            CacheError: `path` is not strictly rising, or names a row the pass did not write.
+        """
+
+
+class TargetModel(ABC):
+    """The model whose text counts."""
+
+    vocab_size: int
+    max_context: int
+    device: torch.device
+
+    @abstractmethod
+    def new_cache(self) -> KVCache:
+        """A cache without sequences."""
+
+    @abstractmethod
+    def forward(
+        self, rows: Rows, cache: KVCache, *, first_seq: int = 0, logits_to_keep: int = 0
+    ) -> Tensor:
+        """Reads `rows` on top of what the cache holds.
+
+        Args:
+            first_seq: the rows belong to the cache's sequences from this index on.
+            logits_to_keep: judge only this many last rows; 0 judges all.
+
+        Returns:
+            Logits `[seqs, rows judged, vocab]` in the model's own precision.
+        """

@@ -1,0 +1,1 @@
+"""Everything that touches transformers: loading, the target pass and its cache."""

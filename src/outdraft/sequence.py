@@ -1,0 +1,102 @@
+"""One request on its way: its ids, its text and when it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence as Seq
+
+from outdraft.settings import GenerationSettings
+from outdraft.stats import Stats
+from outdraft.stopping import StopStrings
+from outdraft.text.detokenizer import Detokenizer
+from outdraft.types import FinishReason
+
+Decode = Callable[[Seq[int]], str]
+
+
+class Sequence:
+    """The state of one request; only `append` moves it on.
+
+    Args:
+        prompt_ids: at least one token.
+        seed: of the noise; already drawn where the user named none.
+        eos_ids: tokens that end the text.
+        max_context: positions the target has, prompt included.
+        decode: from new token ids to text.
+    """
+
+    def __init__(
+        self,
+        request_id: int,
+        prompt_ids: Seq[int],
+        settings: GenerationSettings,
+        *,
+        seed: int,
+        eos_ids: frozenset[int],
+        max_context: int,
+        decode: Decode,
+    ) -> None:
+        self.request_id = request_id
+        self.ids = list(prompt_ids)
+        self.prompt_len = len(self.ids)
+        self.settings = settings
+        self.seed = seed
+        self.text = ""
+        self.finish_reason: FinishReason | None = None
+        self.stats = Stats()
+        self._eos_ids = frozenset() if settings.ignore_eos else eos_ids
+        self._max_len = min(self.prompt_len + settings.max_new_tokens, max_context)
+        self._detokenizer = Detokenizer(decode)
+        self._stop_strings = StopStrings(settings.stop)
+        self._started_at = time.perf_counter()
+
+    @property
+    def root_id(self) -> int:
+        """The last committed token: the one row a plain step reads."""
+        return self.ids[-1]
+
+    @property
+    def root_position(self) -> int:
+        return len(self.ids) - 1
+
+    @property
+    def new_ids(self) -> list[int]:
+        return self.ids[self.prompt_len :]
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be committed before a length ends the request."""
+        return self._max_len - len(self.ids)
+
+    def append(self, token_id: int) -> str:
+        """Commits one token; returns the text it makes visible and may set `finish_reason`.
+
+        A stop at or before the length limit beats the limit.
+        """
+        self.ids.append(token_id)
+        if token_id in self._eos_ids:
+            return self._show(self._detokenizer.flush(), finish="stop")
+        piece = self._detokenizer.push(token_id)
+        if self.remaining > 0:
+            return self._show(piece, finish=None)
+        return self._show(piece + self._detokenizer.flush(), finish="length")
+
+    def cancel(self) -> str:
+        """Ends the request where it stands; returns the text that was still held back."""
+        return self._show(self._detokenizer.flush(), finish="cancelled")
+
+    def _show(self, piece: str, finish: FinishReason | None) -> str:
+        shown, is_stopped = self._stop_strings.push(piece)
+        if is_stopped:
+            finish = "stop"
+        elif finish is not None:
+            shown += self._stop_strings.flush()
+        self.text += shown
+        self.finish_reason = finish
+        self._keep_time()
+        return shown
+
+    def _keep_time(self) -> None:
+        self.stats.seconds = time.perf_counter() - self._started_at
+        if not self.stats.first_token_seconds:
+            self.stats.first_token_seconds = self.stats.seconds

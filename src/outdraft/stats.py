@@ -1,0 +1,85 @@
+"""The numbers outdraft reports, each defined once, and the identities that tie them together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence as Seq
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from outdraft.types import Origin
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters of one request.
+
+    Attributes:
+        steps: target passes after the prompt was read.
+        drafted: rows planned beyond roots.
+        accepted: drafted rows that became part of the text.
+        tokens: tokens returned to the user.
+        own_tokens: those of them the target itself chose: corrections, bonuses, plain steps.
+        judged_by_depth: at depth 1, 2, ...: drafted rows whose parent was accepted.
+        accepted_by_depth: and how many of these were accepted.
+        seconds: wall time from admission to the last token.
+        first_token_seconds: wall time from admission to the first token.
+        draft_seconds, target_seconds: wall time of the request's steps spent guessing, and in
+            the target passes (prompt included). Sequences in a batch share both.
+
+    Identities: `tokens == accepted + own_tokens`, `accepted <= drafted`,
+    `accepted == sum(accepted_by_depth)` unless the last step was cut by a stop rule, and without
+    drafts `tokens == steps + 1` (the prompt pass gives the first token).
+    """
+
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    tokens: int = 0
+    own_tokens: int = 0
+    judged_by_depth: list[int] = field(default_factory=list)
+    accepted_by_depth: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    first_token_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    target_seconds: float = 0.0
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens per target pass that produced them, the prompt pass included; plain is 1.0."""
+        return self.tokens / (self.steps + 1)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def acceptance_by_depth(self) -> list[float]:
+        """Accepted / judged at depth 1, 2, ..."""
+        pairs = zip(self.accepted_by_depth, self.judged_by_depth, strict=True)
+        return [accepted / judged for accepted, judged in pairs]
+
+    @contextmanager
+    def time_target(self) -> Iterator[None]:
+        """Adds the time of a target pass that served this request alone."""
+        started_at = time.perf_counter()
+        yield
+        self.target_seconds += time.perf_counter() - started_at
+
+    def count_step(self, num_drafted: int, judged: Seq[int], num_matched: int) -> None:
+        """One target pass that planned, judged per depth and matched this many guesses."""
+        self.steps += 1
+        self.drafted += num_drafted
+        missing = len(judged) - len(self.judged_by_depth)
+        self.judged_by_depth.extend([0] * missing)
+        self.accepted_by_depth.extend([0] * missing)
+        for depth, count in enumerate(judged):
+            self.judged_by_depth[depth] += count
+            self.accepted_by_depth[depth] += depth < num_matched
+
+    def count_tokens(self, origins: Seq[Origin]) -> None:
+        """Tokens that became part of the text, by where they came from."""
+        num_drafted = sum(origin == "drafted" for origin in origins)
+        self.accepted += num_drafted
+        self.own_tokens += len(origins) - num_drafted
+        self.tokens += len(origins)

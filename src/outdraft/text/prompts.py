@@ -1,0 +1,69 @@
+"""From what a user passes as a prompt to token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence as Seq
+from typing import Any, Protocol
+
+from outdraft.errors import SettingsError
+
+Message = Mapping[str, Any]
+Prompt = str | Seq[int] | Seq[Message]
+"""Text as it is, token ids, or the messages of a chat."""
+
+
+class Tokenizer(Protocol):
+    """What is asked of a tokenizer; those of transformers have it."""
+
+    chat_template: Any
+
+    def __call__(self, text: str, *, add_special_tokens: bool = True) -> Any:
+        """Text to ids, under the key `input_ids`."""
+
+    def decode(
+        self, token_ids: Any, *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool
+    ) -> Any:
+        """Ids to text."""
+
+    def apply_chat_template(
+        self, conversation: Any, *, tokenize: bool, add_generation_prompt: bool
+    ) -> Any:
+        """Messages to the text the model was trained on."""
+
+
+def to_prompt_ids(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
+    """Ids of one prompt: text is read as it stands, messages go through the chat template.
+
+    Raises:
+        SettingsError: the prompt is empty or of another kind, or the model has no chat template.
+    """
+    if isinstance(prompt, str):
+        ids = list(tokenizer(prompt)["input_ids"])
+    elif prompt and all(isinstance(part, Mapping) for part in prompt):
+        if tokenizer.chat_template is None:
+            raise SettingsError(
+                "this model's tokenizer has no chat template; pass the prompt as text"
+            )
+        text = tokenizer.apply_chat_template(
+            list(prompt), tokenize=False, add_generation_prompt=True
+        )
+        ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    elif all(isinstance(part, int) and not isinstance(part, bool) for part in prompt):
+        ids = [int(part) for part in prompt if isinstance(part, int)]
+    else:
+        raise SettingsError(
+            "a prompt is text, a list of token ids or a list of chat messages "
+            f'like {{"role": "user", "content": "..."}}; got {type(prompt).__name__}'
+        )
+    if not ids:
+        raise SettingsError("the prompt has no tokens; give at least one")
+    return ids
+
+
+def is_one_prompt(prompts: object) -> bool:
+    """Whether this is a single prompt and not a list of prompts."""
+    if isinstance(prompts, str):
+        return True
+    return isinstance(prompts, list | tuple) and all(
+        isinstance(part, Mapping | int) for part in prompts
+    )
