@@ -30,7 +30,8 @@ def commit(
         zip(verdicts, plan.trees, batch, strict=True)
     ):
         sequence.stats.count_step(len(tree), verdict.judged, len(verdict.path) - 1)
-        origins: tuple[Origin, ...] = ("drafted",) * (len(verdict.path) - 1) + (verdict.origin,)
+        origins: list[Origin] = ["drafted"] * (len(verdict.path) - 1)
+        origins.append(verdict.origin)
         done = append_tokens(sequence, verdict.token_ids, origins)
         cache.commit(seq_idx, verdict.path[: len(done.token_ids)])
         drafter.observe(sequence, done)

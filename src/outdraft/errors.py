@@ -5,7 +5,7 @@
     ├── ModelError           something is wrong with the model a user named
     │   ├── UnknownModelError    nothing of that name is here, on the hub or among the aliases
     │   ├── FetchError           it could not be downloaded, or what came was not what was asked for
-    │   ├── UnsupportedModelError  it is there, but it is no causal language model outdraft can drive
+    │   ├── UnsupportedModelError  it is there, but no causal language model that can be driven
     │   └── SelfTestError        it was loaded, and a k-row pass disagrees with k one-row passes
     ├── DrafterError         a drafter is unknown, does not fit the target or broke its contract
     └── CacheError           the cache was asked for something it cannot do exactly

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as Seq
 
 import torch
 from torch import Tensor
 
+from outdraft.errors import CacheError
 from outdraft.sequence import Sequence
 from outdraft.types import Budget, Commit, DraftTree, Rows
 
@@ -61,6 +63,15 @@ class KVCache(ABC):
         Raises:
             CacheError: `path` is not strictly rising, or names a row the pass did not write.
         """
+
+    @staticmethod
+    def check_path(path: Seq[int], num_rows: int) -> None:
+        """Refuses a path that is not a rising choice of a pass's rows."""
+        is_rising = all(a < b for a, b in itertools.pairwise(path))
+        if not path or not is_rising or not 0 <= path[0] <= path[-1] < num_rows:
+            raise CacheError(
+                f"path {tuple(path)} is not a rising choice of the pass's {num_rows} rows"
+            )
 
 
 class TargetModel(ABC):

@@ -29,10 +29,10 @@ _TOP_P_SHORTLIST = 1024
 def to_probs(
     logits: Float[Tensor, "rows vocab"], settings: GenerationSettings
 ) -> Float[Tensor, "rows vocab"]:
-    """Probabilities after temperature, top-k, top-p and min-p, in that order, each row summing to 1.
+    """Probabilities after temperature, top-k, top-p and min-p, in that order.
 
-    Each filter keeps every token as likely as the least likely one it must keep, so equal
-    logits never depend on a sort order. Half precision is raised to fp32 first.
+    Rows sum to 1. Each filter keeps every token as likely as the least likely one it must keep, so
+    equal logits never depend on a sort order. Half precision is raised to fp32 first.
 
     Raises:
         ValueError: at temperature 0, where there is no distribution; take `greedy`.

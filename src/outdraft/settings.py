@@ -61,12 +61,12 @@ class GenerationSettings(_Settings):
         ignore_eos: go on past the model's end-of-text tokens.
     """
 
-    max_new_tokens: int = Field(256, ge=1)
-    temperature: float = Field(0.0, ge=0.0, allow_inf_nan=False)
-    top_k: int | None = Field(None, ge=1)
-    top_p: float = Field(1.0, gt=0.0, le=1.0)
-    min_p: float = Field(0.0, ge=0.0, le=1.0)
-    seed: int | None = Field(None, ge=0, lt=2**63)
+    max_new_tokens: int = Field(default=256, ge=1)
+    temperature: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    top_k: int | None = Field(default=None, ge=1)
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
     stop: Annotated[
         tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_tuple)
     ] = ()
@@ -86,6 +86,6 @@ class EngineSettings(_Settings):
         prompt_chunk: prompt rows read in one pass.
     """
 
-    max_batch: int = Field(8, ge=1)
-    max_draft_nodes: int = Field(15, ge=0)
-    prompt_chunk: int = Field(512, ge=1)
+    max_batch: int = Field(default=8, ge=1)
+    max_draft_nodes: int = Field(default=15, ge=0)
+    prompt_chunk: int = Field(default=512, ge=1)

@@ -3,9 +3,8 @@
 Guesses from: prompt and output of the request, through a suffix automaton that grows with the text.
 Score: a node's share of the occurrences of its context, mixed over shorter and shorter contexts and
 trusted more the longer the context is. Cost: amortised O(1) per token to grow, and per guess a
-look at the children of a few states. Sources: SAM-Decoding (Hu et al. 2024) for the
-automaton, SuffixDecoding (Oliaro et al. 2024) for counted trees, PPM (Cleary and Witten 1984) for the
-mixture.
+look at the children of a few states. Sources: SAM-Decoding (Hu et al. 2024) for the automaton,
+SuffixDecoding (Oliaro et al. 2024) for counted trees, PPM (Cleary and Witten 1984) for the mixture.
 """
 
 from __future__ import annotations

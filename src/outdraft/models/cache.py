@@ -102,11 +102,7 @@ class PositionCache(KVCache):
         start = now.starts[seq_idx - now.first_seq]
         if self._lens[seq_idx] != start:
             raise CacheError(f"sequence {seq_idx} was already committed after the last pass")
-        is_rising = all(a < b for a, b in zip(path, path[1:], strict=False))
-        if not path or not is_rising or not 0 <= path[0] <= path[-1] < now.num_rows:
-            raise CacheError(
-                f"path {tuple(path)} is not a rising choice of the pass's {now.num_rows} rows"
-            )
+        self.check_path(path, now.num_rows)
         num_in_place = next((i for i, row in enumerate(path) if row != i), len(path))
         if num_in_place < len(path):
             for store in self._stores.values():
@@ -137,8 +133,8 @@ class _Store:
         self._num_layers = 0
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
-        self.reads: tuple[Seq[Tensor], Seq[Tensor]] = ((), ())
-        self.writes: tuple[Seq[Tensor], Seq[Tensor]] = ((), ())
+        self._reads: list[tuple[Tensor, Tensor]] = []  # per layer, keys and values
+        self._writes: list[tuple[Tensor, Tensor]] = []
         self._index: tuple[Tensor, Tensor] | None = None
 
     def add_layer(self) -> int:
@@ -177,27 +173,28 @@ class _Store:
         assert self._keys is not None and self._values is not None  # reserved just before
         seqs = slice(now.first_seq, now.first_seq + now.num_seqs)
         keys, values = self._keys[:, seqs], self._values[:, seqs]
-        self.reads = tuple(s[:, :, :, : now.context].unbind(0) for s in (keys, values))
+        self._reads = _per_layer(keys[:, :, :, : now.context], values[:, :, :, : now.context])
         if len(set(now.starts)) == 1:
             rows = slice(now.starts[0], now.starts[0] + now.num_rows)
-            self.writes = tuple(s[:, :, :, rows].unbind(0) for s in (keys, values))
+            self._writes = _per_layer(keys[:, :, :, rows], values[:, :, :, rows])
             self._index = None
         else:
             starts = torch.tensor(now.starts, device=keys.device)
             slots = starts[:, None] + torch.arange(now.num_rows, device=keys.device)
             seq_idx = torch.arange(now.num_seqs, device=keys.device)[:, None]
             self._index = (seq_idx, slots)
-            self.writes = tuple(s.transpose(2, 3).unbind(0) for s in (keys, values))
+            self._writes = _per_layer(keys.transpose(2, 3), values.transpose(2, 3))
 
     def write(self, layer: int, new_keys: Tensor, new_values: Tensor) -> tuple[Tensor, Tensor]:
         """Takes one layer's rows `[seqs, heads, rows, head_dim]`; returns all it may see."""
+        keys, values = self._writes[layer]
         if self._index is None:
-            self.writes[0][layer].copy_(new_keys)
-            self.writes[1][layer].copy_(new_values)
+            keys.copy_(new_keys)
+            values.copy_(new_values)
         else:
-            self.writes[0][layer][self._index] = new_keys.transpose(1, 2)
-            self.writes[1][layer][self._index] = new_values.transpose(1, 2)
-        return self.reads[0][layer], self.reads[1][layer]
+            keys[self._index] = new_keys.transpose(1, 2)
+            values[self._index] = new_values.transpose(1, 2)
+        return self._reads[layer]
 
     def move(self, seq_idx: int, start: int, num_in_place: int, path: Seq[int]) -> None:
         """Brings the rows of `path` together behind `start`; the first ones are there already."""
@@ -213,19 +210,23 @@ class _Store:
             store[:, target, :, :length] = store[:, source, :, :length]
 
 
-class _Layer(CacheLayerMixin):  # type: ignore[misc]
+def _per_layer(keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(keys.unbind(0), values.unbind(0), strict=True))
+
+
+class _Layer(CacheLayerMixin):
     """One layer as the model's attention sees it: writes through, reads the whole context."""
 
     is_sliding = False
 
     def __init__(self, store: _Store, index: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._store = store
         self._index = index
         self.is_initialized = True
 
     def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+        self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         return self._store.write(self._index, key_states, value_states)
 

@@ -37,7 +37,7 @@ def self_test(target: TargetModel) -> float:
     tolerance = _TOLERANCE[together.dtype]
     if not worst <= tolerance:  # also true of nan
         raise SelfTestError(
-            f"this model reads several rows in one pass differently from one by one: logits differ "
+            "this model reads several rows in one pass differently from one by one: logits differ "
             f"by {worst:.2g} standard deviations, rounding explains {tolerance:.2g}; drafting would "
             "change its text, so decode it with transformers' own generate()"
         )

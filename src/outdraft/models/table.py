@@ -1,7 +1,7 @@
 """A tiny fake target, for tests of everything that is not a model.
 
-Its logits depend on every token a row may see and on how far back it stands, so a wrong mask, a wrong
-position or a wrongly moved cache entry changes the text, as it would with a real model.
+Its logits depend on every token a row may see and on how far back it stands, so a wrong mask, a
+wrong position or a wrongly moved cache entry changes the text, as it would with a real model.
 """
 
 from __future__ import annotations
@@ -85,11 +85,7 @@ class TableCache(KVCache):
         if seq_idx not in self._rows:
             raise CacheError(f"commit of sequence {seq_idx}, but the last pass did not read it")
         rows = self._rows[seq_idx]
-        is_rising = all(a < b for a, b in zip(path, path[1:], strict=False))
-        if not path or not is_rising or not 0 <= path[0] <= path[-1] < len(rows):
-            raise CacheError(
-                f"path {tuple(path)} is not a rising choice of the pass's {len(rows)} rows"
-            )
+        self.check_path(path, len(rows))
         self.entries[seq_idx].extend(rows[row] for row in path)
         del self._rows[seq_idx]
 

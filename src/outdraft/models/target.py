@@ -90,7 +90,7 @@ class CausalLM(TargetModel):
     @torch.inference_mode()
     def _probe(self) -> tuple[list[LayerShape], int]:
         """Reads one token to learn what each layer caches and how wide the output is."""
-        cache = DynamicCache(config=self.model.config)
+        cache: Any = DynamicCache(config=self.model.config)
         token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
         logits = self.model(input_ids=token, cache=cache, use_cache=True).logits
         shapes = [
@@ -108,7 +108,7 @@ class CausalLM(TargetModel):
 
 def _layer_reaches(config: Any) -> dict[str, Reach]:
     """Per layer type the model names, how far back such a layer looks."""
-    reaches = {}
+    reaches: dict[str, Reach] = {}
     for layer_type, kwargs in zip(*get_layer_types_and_kwargs(config), strict=True):
         match layer_type:
             case "full_attention":
