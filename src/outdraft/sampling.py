@@ -39,7 +39,9 @@ def to_probs(
     """
     if settings.is_greedy:
         raise ValueError("temperature 0 has no distribution; use greedy()")
-    scores = _at_least_fp32(logits) / settings.temperature
+    scores = _at_least_fp32(logits)
+    # The likeliest token is moved to 0 first, so that no temperature is too small to divide by.
+    scores = (scores - scores.amax(dim=-1, keepdim=True)) / settings.temperature
     if settings.top_k is not None and settings.top_k < scores.shape[-1]:
         kth = scores.topk(settings.top_k, dim=-1).values[:, -1:]
         scores = scores.masked_fill(scores < kth, float("-inf"))
@@ -77,9 +79,9 @@ def keyed_noise(
     keys = [_signed(_mix64(_mix64(seed) ^ position)) for position in positions]
     bits = torch.tensor(keys, device=device)[:, None] + _counters(vocab, device)
     bits = _mix64_(bits)
-    # 53 random bits, centred in their cell: u lies strictly inside (0, 1)
-    uniform = bits.bitwise_right_shift_(11).bitwise_and_((1 << 53) - 1).double()
-    return uniform.add_(0.5).mul_(2.0**-53).log_().neg_().float()
+    # 52 random bits, centred in their cell: u lies strictly inside (0, 1), also after rounding
+    uniform = bits.bitwise_right_shift_(12).bitwise_and_((1 << 52) - 1).double()
+    return uniform.add_(0.5).mul_(2.0**-52).log_().neg_().float()
 
 
 def _at_least_fp32(logits: Tensor) -> Tensor:
