@@ -9,10 +9,10 @@ import torch
 from outdraft.commit import append_tokens
 from outdraft.errors import SettingsError
 from outdraft.interfaces import Drafter, TargetModel
-from outdraft.sampling import greedy
+from outdraft.sampling import choose
 from outdraft.sequence import Sequence
 from outdraft.settings import EngineSettings
-from outdraft.step import draw_tokens, step
+from outdraft.step import step
 from outdraft.types import Commit, Rows
 
 
@@ -93,8 +93,7 @@ class Engine:
                     rows, self._cache, first_seq=seq_idx, logits_to_keep=1
                 )
             self._cache.commit(seq_idx, range(len(token_ids)))
-        last = logits[0]
-        drawn = greedy(last) if sequence.settings.is_greedy else draw_tokens(last, [0], sequence)
+        drawn = choose(logits[0], [sequence.prompt_len], sequence.settings, sequence.seed)
         commit = append_tokens(sequence, [int(drawn)], ("plain",))
         self._drafter.observe(sequence, commit)
         self._release_finished()

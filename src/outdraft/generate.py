@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, overload
 
-from outdraft.draft import make_drafter
+from outdraft.draft import DrafterContext, make_drafter
 from outdraft.engine import Engine
 from outdraft.errors import SettingsError
 from outdraft.interfaces import Drafter, TargetModel
@@ -188,7 +188,8 @@ class Outdraft:
             return choice
         name = AUTO_DRAFTER if choice == "auto" else choice
         if name not in self._drafters:
-            self._drafters[name] = make_drafter(name)
+            context = DrafterContext(self.target, self.tokenizer)
+            self._drafters[name] = make_drafter(name, context)
         return self._drafters[name]
 
     def _run(
@@ -217,7 +218,13 @@ class Outdraft:
             eos_ids=self._eos_ids,
             max_context=self.target.max_context,
             decode=text_decoder(self.tokenizer),
+            prediction_ids=self._prediction_ids(settings),
         )
+
+    def _prediction_ids(self, settings: GenerationSettings) -> list[int]:
+        if settings.prediction is None:
+            return []
+        return list(self.tokenizer(settings.prediction, add_special_tokens=False)["input_ids"])
 
 
 def load(

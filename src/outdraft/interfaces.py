@@ -22,6 +22,10 @@ class Drafter(ABC):
     """
 
     name: str
+    score_names: tuple[str, ...] = ()
+    """What the numbers in a node's `scores` are."""
+    wants_logits: bool = False
+    """Whether `observe_logits` is called; nothing is collected for drafters that guess from ids."""
 
     @abstractmethod
     def propose(self, batch: Seq[Sequence], budget: Budget) -> list[DraftTree]:
@@ -31,9 +35,22 @@ class Drafter(ABC):
         """Takes note of tokens that became part of the text; `sequence` already holds them."""
         del sequence, commit
 
+    def observe_logits(self, sequence: Sequence, tree: DraftTree, logits: Tensor) -> None:
+        """Takes note of all the target said in a step, of rejected guesses too.
+
+        Called before the step is committed: `sequence` still ends with the root. Row 0 of `logits`,
+        `[rows, vocab]`, is what the target says after the root, row `i + 1` after node `i`.
+        """
+        del sequence, tree, logits
+
     def finish(self, sequence: Sequence) -> None:
         """Forgets a request that ended, for whatever reason."""
         del sequence
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory its stores take, roughly; bounded for any stream of requests."""
+        return 0
 
 
 class KVCache(ABC):

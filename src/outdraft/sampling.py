@@ -56,6 +56,29 @@ def to_probs(
     return probs / probs.sum(dim=-1, keepdim=True) if is_cut else probs
 
 
+def choose(
+    logits: Float[Tensor, "rows vocab"],
+    positions: Seq[int],
+    settings: GenerationSettings,
+    seed: int,
+) -> Int[Tensor, " rows"]:
+    """The token a request's target writes after each row.
+
+    Args:
+        positions: of the tokens to be written, one per row; rows that compete for the same
+            position share its noise.
+    """
+    if settings.is_greedy:
+        return greedy(logits)
+    probs = to_probs(logits, settings)
+    distinct = sorted(set(positions))
+    noise = keyed_noise(seed, distinct, probs.shape[-1], probs.device)
+    if len(distinct) < len(positions):
+        index = [distinct.index(position) for position in positions]
+        noise = noise[torch.tensor(index, device=probs.device)]
+    return draw(probs, noise)
+
+
 def greedy(logits: Float[Tensor, "... vocab"]) -> Int[Tensor, "..."]:
     """The likeliest token of each row; the lowest id on ties."""
     return logits.argmax(dim=-1)

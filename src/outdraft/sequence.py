@@ -23,6 +23,7 @@ class Sequence:
         eos_ids: tokens that end the text.
         max_context: positions the target has, prompt included.
         decode: from new token ids to text.
+        prediction_ids: the new tokens somebody expects; a hint for drafters.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class Sequence:
         eos_ids: frozenset[int],
         max_context: int,
         decode: Decode,
+        prediction_ids: Seq[int] = (),
     ) -> None:
         self.request_id = request_id
         self.ids = list(prompt_ids)
         self.prompt_len = len(self.ids)
         self.settings = settings
         self.seed = seed
+        self.prediction_ids = tuple(prediction_ids)
         self.text = ""
         self.finish_reason: FinishReason | None = None
         self.stats = Stats()

@@ -59,6 +59,7 @@ class GenerationSettings(_Settings):
         seed: of the noise; the same seed gives the same text. `None` takes fresh entropy.
         stop: strings that end the text; the text returned ends before them.
         ignore_eos: go on past the model's end-of-text tokens.
+        prediction: the text the answer is expected to be; only a guess, for drafters that use it.
     """
 
     max_new_tokens: int = Field(default=256, ge=1)
@@ -71,6 +72,7 @@ class GenerationSettings(_Settings):
         tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_as_tuple)
     ] = ()
     ignore_eos: bool = False
+    prediction: str | None = None
 
     @property
     def is_greedy(self) -> bool:

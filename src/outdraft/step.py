@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence as Seq
 
-import torch
 from torch import Tensor
 
 from outdraft.commit import commit
 from outdraft.interfaces import Drafter, KVCache, TargetModel
 from outdraft.plan import make_plan
-from outdraft.sampling import draw, greedy, keyed_noise, to_probs
+from outdraft.sampling import choose, greedy
 from outdraft.sequence import Sequence
 from outdraft.types import Budget, Commit, Plan
 from outdraft.verify import verify
@@ -30,6 +29,9 @@ def step(
     logits = target.forward(plan.rows, cache)
     read_at = time.perf_counter()
     target_ids = choose_tokens(logits, plan, batch)
+    if drafter.wants_logits:
+        for sequence, tree, rows in zip(batch, plan.trees, logits, strict=True):
+            drafter.observe_logits(sequence, tree, rows[: len(tree) + 1])
     verdicts = verify(plan, target_ids)
     commits = commit(verdicts, plan, batch, cache, drafter)
     for sequence in batch:
@@ -47,18 +49,10 @@ def choose_tokens(logits: Tensor, plan: Plan, batch: Seq[Sequence]) -> Tensor:
     target_ids = greedy(logits)
     for i, (sequence, tree) in enumerate(zip(batch, plan.trees, strict=True)):
         if not sequence.settings.is_greedy:
-            depths = [0, *tree.depths()]
-            target_ids[i, : len(depths)] = draw_tokens(logits[i, : len(depths)], depths, sequence)
+            next_position = sequence.root_position + 1
+            positions = [next_position, *(next_position + depth for depth in tree.depths())]
+            rows = slice(0, len(positions))
+            target_ids[i, rows] = choose(
+                logits[i, rows], positions, sequence.settings, sequence.seed
+            )
     return target_ids
-
-
-def draw_tokens(logits: Tensor, depths: Seq[int], sequence: Sequence) -> Tensor:
-    """One sequence's draws: row `r` stands `depths[r]` behind the root.
-
-    Rows of equal depth compete for the same position, so they share its noise.
-    """
-    probs = to_probs(logits, sequence.settings)
-    first = sequence.root_position + 1
-    positions = range(first, first + max(depths) + 1)
-    noise = keyed_noise(sequence.seed, positions, probs.shape[-1], probs.device)
-    return draw(probs, noise[torch.tensor(depths, device=probs.device)])

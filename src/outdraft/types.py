@@ -42,6 +42,8 @@ class DraftTree:
         acceptance: for each node, the estimated probability in (0, 1] that it is accepted given
             that its parent was.
         drafter: name of the method that guessed.
+        scores: for each node, what the method knows of it, as the drafter's `score_names` say;
+            empty if it knows nothing.
 
     Raises:
         DrafterError: lengths differ, a parent does not stand before its child, siblings repeat
@@ -52,9 +54,15 @@ class DraftTree:
     parents: tuple[int, ...] = ()
     acceptance: tuple[float, ...] = ()
     drafter: str = "none"
+    scores: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         sizes = (len(self.token_ids), len(self.parents), len(self.acceptance))
+        if self.scores and len(self.scores) != sizes[0]:
+            raise DrafterError(
+                f"drafter {self.drafter!r}: {len(self.scores)} scores for {sizes[0]} tokens; "
+                "give one per node, or none at all"
+            )
         if len(set(sizes)) != 1:
             raise DrafterError(
                 f"drafter {self.drafter!r}: {sizes[0]} tokens, {sizes[1]} parents, "

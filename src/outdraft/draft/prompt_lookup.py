@@ -8,6 +8,7 @@ over the output too.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 from outdraft.draft.base import IndexDrafter
 from outdraft.types import DraftTree
@@ -46,6 +47,7 @@ class PromptLookup(IndexDrafter[NgramIndex]):
     """A chain: what followed the longest, most recent match of the last tokens."""
 
     name = "prompt-lookup"
+    score_names = ("match length",)
 
     def new_index(self) -> NgramIndex:
         return NgramIndex()
@@ -60,4 +62,5 @@ class PromptLookup(IndexDrafter[NgramIndex]):
         period = len(index.token_ids) - position
         while len(copied) < min(max_nodes, max_depth):
             copied.append(copied[-period])
-        return DraftTree.chain(copied, match_len / (match_len + 1), self.name)
+        chain = DraftTree.chain(copied, match_len / (match_len + 1), self.name)
+        return replace(chain, scores=((float(match_len),),) * len(copied))

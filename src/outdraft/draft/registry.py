@@ -1,22 +1,52 @@
-"""Drafters by name; packages add their own through the entry-point group `outdraft.drafters`."""
+"""Drafters by name; packages add their own through the entry-point group `outdraft.drafters`.
+
+A name may carry an argument behind a colon (`datastore:PATH`), and several names separated by
+commas work together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 
+from outdraft.draft.first_of import FirstOf
 from outdraft.draft.plain import NoDrafter
 from outdraft.draft.prompt_lookup import PromptLookup
 from outdraft.draft.suffix import Suffix
 from outdraft.errors import DrafterError
-from outdraft.interfaces import Drafter
+from outdraft.interfaces import Drafter, TargetModel
+from outdraft.text.prompts import Tokenizer
 
 ENTRY_POINT_GROUP = "outdraft.drafters"
 
-_BUILT_IN: dict[str, Callable[[], Drafter]] = {
-    "none": NoDrafter,
-    "prompt-lookup": PromptLookup,
-    "suffix": Suffix,
+
+@dataclass(frozen=True, slots=True)
+class DrafterContext:
+    """What a drafter may be built from: the target it is to guess for, and its tokenizer."""
+
+    target: TargetModel
+    tokenizer: Tokenizer
+
+
+Factory = Callable[[str, DrafterContext | None], Drafter]
+"""From the argument behind the colon, empty if there is none, and the context to a drafter."""
+
+
+def _without_argument(name: str, make: Callable[[], Drafter]) -> Factory:
+    def factory(argument: str, context: DrafterContext | None) -> Drafter:
+        del context
+        if argument:
+            raise DrafterError(f"drafter {name!r} takes no argument; got {argument!r}")
+        return make()
+
+    return factory
+
+
+_BUILT_IN: dict[str, Factory] = {
+    "none": _without_argument("none", NoDrafter),
+    "prompt-lookup": _without_argument("prompt-lookup", PromptLookup),
+    "suffix": _without_argument("suffix", Suffix),
 }
 
 
@@ -26,16 +56,20 @@ def drafter_names() -> list[str]:
     return [*_BUILT_IN, *sorted(installed - set(_BUILT_IN))]
 
 
-def make_drafter(name: str) -> Drafter:
-    """A fresh drafter of that name.
+def make_drafter(spec: str, context: DrafterContext | None = None) -> Drafter:
+    """A fresh drafter, such as `suffix`, `datastore:PATH` or `suffix,prompt-lookup`.
 
     Raises:
-        DrafterError: nobody registered the name.
+        DrafterError: nobody registered the name, or its argument does not fit.
     """
+    specs = [part.strip() for part in spec.split(",")]
+    if len(specs) > 1:
+        return FirstOf([make_drafter(part, context) for part in specs])
+    name, _, argument = specs[0].partition(":")
     if name in _BUILT_IN:
-        return _BUILT_IN[name]()
+        return _BUILT_IN[name](argument, context)
     for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        drafter = point.load()()
+        drafter = _without_argument(name, point.load())(argument, context)
         if not isinstance(drafter, Drafter):
             raise DrafterError(
                 f"entry point {point.value!r} made a {type(drafter).__name__}, not a Drafter"

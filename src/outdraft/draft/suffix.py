@@ -10,7 +10,9 @@ SuffixDecoding (Oliaro et al. 2024) for counted trees, PPM (Cleary and Witten 19
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterator, Sequence as Seq
+from typing import NamedTuple
 
 from outdraft.draft.base import IndexDrafter
 from outdraft.types import DraftTree
@@ -96,40 +98,51 @@ class Suffix(IndexDrafter[SuffixAutomaton]):
     """The likeliest continuations, each context's counts backed by those of shorter ones."""
 
     name = "suffix"
+    score_names = ("context length", "share of its continuations")
 
     def new_index(self) -> SuffixAutomaton:
         return SuffixAutomaton()
 
     def guess(self, index: SuffixAutomaton, max_nodes: int, max_depth: int) -> DraftTree:
         """Takes the likeliest nodes one by one; each brings its own children into play."""
-        token_ids: list[int] = []
-        parents: list[int] = []
-        acceptance: list[float] = []
-        # (-path probability, order of arrival, acceptance, token, parent node, state, depth)
-        waiting: list[tuple[float, int, float, int, int, int, int]] = []
-        arrivals = 0
+        chosen: list[tuple[_Continuation, int]] = []  # with the parent node
+        # (-path probability, order of arrival, continuation, parent node, depth)
+        waiting: list[tuple[float, int, _Continuation, int, int]] = []
+        arrivals = itertools.count()
 
-        def open_children(node: int, state: int, path_prob: float, depth: int) -> None:
-            nonlocal arrivals
-            for token_id, prob, child in _continuations(index, state):
-                if path_prob * prob >= _MIN_PATH_PROB:
-                    arrivals += 1
-                    entry = (-path_prob * prob, arrivals, prob, token_id, node, child, depth)
-                    heapq.heappush(waiting, entry)
+        def open_children(parent: int, state: int, path_prob: float, depth: int) -> None:
+            for continuation in _continuations(index, state):
+                prob = path_prob * continuation.prob
+                if prob >= _MIN_PATH_PROB:
+                    heapq.heappush(waiting, (-prob, next(arrivals), continuation, parent, depth))
 
         open_children(_NONE, index.longest_repeated, 1.0, 1)
-        while waiting and len(token_ids) < max_nodes:
-            negative_prob, _, prob, token_id, parent, state, depth = heapq.heappop(waiting)
-            token_ids.append(token_id)
-            parents.append(parent)
-            acceptance.append(prob)
+        while waiting and len(chosen) < max_nodes:
+            negative_prob, _, continuation, parent, depth = heapq.heappop(waiting)
+            chosen.append((continuation, parent))
             if depth < max_depth:
-                open_children(len(token_ids) - 1, state, -negative_prob, depth + 1)
-        return DraftTree(tuple(token_ids), tuple(parents), tuple(acceptance), self.name)
+                open_children(len(chosen) - 1, continuation.state, -negative_prob, depth + 1)
+        return DraftTree(
+            token_ids=tuple(node.token_id for node, _ in chosen),
+            parents=tuple(parent for _, parent in chosen),
+            acceptance=tuple(node.prob for node, _ in chosen),
+            drafter=self.name,
+            scores=tuple((float(node.context_len), node.share) for node, _ in chosen),
+        )
 
 
-def _continuations(index: SuffixAutomaton, state: int) -> Iterator[tuple[int, float, int]]:
-    """Tokens that followed the context of `state`: (token, probability, state after it).
+class _Continuation(NamedTuple):
+    """A token that followed a context, and the state the text is in after it."""
+
+    token_id: int
+    prob: float
+    state: int
+    context_len: int
+    share: float
+
+
+def _continuations(index: SuffixAutomaton, state: int) -> Iterator[_Continuation]:
+    """What followed the context of `state`, then what followed shorter ones only.
 
     A context with `total` counted continuations gives a token seen `count` times
     `count / (total + escape)`; the rest of the probability is left to the next shorter context.
@@ -144,10 +157,12 @@ def _continuations(index: SuffixAutomaton, state: int) -> Iterator[tuple[int, fl
         if children:
             counted = [(index.counts[child], token) for token, child in children.items()]
             total = sum(count for count, _ in counted)
-            escape = 2.0 / index.lengths[state]
+            length = index.lengths[state]
+            escape = 2.0 / length
             for count, token_id in heapq.nlargest(_MAX_CHILDREN, counted):
                 if token_id not in seen:
                     seen.add(token_id)
-                    yield token_id, left * count / (total + escape), children[token_id]
+                    prob = left * count / (total + escape)
+                    yield _Continuation(token_id, prob, children[token_id], length, count / total)
             left *= escape / (total + escape)
         state = index.links[state]

@@ -38,8 +38,8 @@ def self_test(target: TargetModel) -> float:
     if not worst <= tolerance:  # also true of nan
         raise SelfTestError(
             "this model reads several rows in one pass differently from one by one: logits differ "
-            f"by {worst:.2g} standard deviations, rounding explains {tolerance:.2g}; drafting would "
-            "change its text, so decode it with transformers' own generate()"
+            f"by {worst:.2g} standard deviations, rounding explains {tolerance:.2g}; drafting "
+            "would change its text, so decode it with transformers' own generate()"
         )
     return worst
 

@@ -62,6 +62,7 @@ def _cut(tree: DraftTree, max_nodes: int, max_depth: int) -> DraftTree:
         parents=tuple(row_of.get(tree.parents[node], -1) for node in order),
         acceptance=tuple(tree.acceptance[node] for node in order),
         drafter=tree.drafter,
+        scores=tuple(tree.scores[node] for node in order) if tree.scores else (),
     )
 
 

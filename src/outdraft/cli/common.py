@@ -1,0 +1,182 @@
+"""What the commands share: options, consoles, the one way to load a model, and exit codes."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import re
+import sys
+from collections.abc import Callable, Sequence as Seq
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from typer.core import TyperGroup
+
+from outdraft.errors import OutdraftError, SettingsError
+
+if TYPE_CHECKING:
+    from outdraft.generate import Outdraft
+    from outdraft.text.prompts import Prompt
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+# As in `settings`, which takes too long to import for a page of help; a test holds them together.
+DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_MAX_NEW_TOKENS = 256
+DEFAULT_TEMPERATURE = 0.0
+
+_OPTIONS = (
+    "max_new_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+    "stop",
+    "dtype",
+    "device",
+    "drafter",
+)
+# `top_k=0` and `stop.1=''` in a message of the library are `--top-k 0` and `--stop ''` here.
+_SETTING = re.compile(rf"\b({'|'.join(_OPTIONS)})(?:\.\d+)?=(?=\S)")
+
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="REF",
+        help="A hub id, a local folder, a .gguf file, or an alias from [bold]outdraft models[/].",
+    ),
+]
+DtypeOption = Annotated[
+    str,
+    typer.Option(
+        metavar="D",
+        help="float32, bfloat16, float16 or float64; auto takes the checkpoint's on GPUs and, on "
+        "CPUs, bfloat16 where the hardware multiplies it natively, else float32.",
+    ),
+]
+DeviceOption = Annotated[
+    str, typer.Option(metavar="D", help="cpu, cuda, cuda:1, ...; auto takes a GPU if there is one.")
+]
+DrafterOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="How to guess: none, prompt-lookup, suffix, or one that a package added. "
+        "It changes the speed and never the text.",
+    ),
+]
+
+
+class CommandLine(TyperGroup):
+    """Turns whatever ends a command into one line on stderr and an exit code."""
+
+    def main(
+        self,
+        args: Seq[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """As the base class's, which calls it; without `standalone_mode` errors pass through."""
+        run = super().main
+        options: dict[str, Any] = {
+            "complete_var": complete_var,
+            "windows_expand_args": windows_expand_args,
+            **extra,
+        }
+        if not standalone_mode:
+            return run(args, prog_name, standalone_mode=False, **options)
+        try:
+            code = run(args, prog_name, standalone_mode=False, **options)
+        except OutdraftError as error:
+            code = USAGE if isinstance(error, SettingsError) else FAILED
+            report(in_option_names(str(error)))
+        except typer.TyperException as error:  # an option or argument that cannot be parsed
+            code = error.exit_code
+            report(f"{error.format_message()} Try 'outdraft --help'.")
+        if code == INTERRUPTED:
+            report("interrupted", label="")
+        sys.exit(code)
+
+
+def report(message: str, *, label: str = "error: ") -> None:
+    """One red line on stderr."""
+    line = " ".join(message.split())
+    err_console().print(f"[bold red]{label}[/][red]{escape(line)}[/]", soft_wrap=True)
+
+
+def note(message: str) -> None:
+    """One dim line on stderr."""
+    err_console().print(message, style="dim", markup=False, soft_wrap=True)
+
+
+def in_option_names(message: str) -> str:
+    """A message about settings, such as `top_k=0: ...`, in the words of the command line."""
+    return _SETTING.sub(lambda found: f"--{found[1].replace('_', '-')} ", message)
+
+
+def help_of(command: Callable[..., None]) -> str:
+    """A command's docstring, each paragraph on one line for rich to wrap."""
+    paragraphs = inspect.getdoc(command) or ""
+    return "\n\n".join(" ".join(part.split()) for part in paragraphs.split("\n\n"))
+
+
+def examples(*lines: str) -> str:
+    """The end of a help page; rich gives each paragraph a line of its own."""
+    return "[bold]Examples:[/]\n\n" + "\n".join(f"  {escape(line)}" for line in lines)
+
+
+def out_console() -> Console:
+    """For results; plain text where stdout is no terminal or NO_COLOR is set."""
+    never_fail_on_characters()
+    return Console(highlight=False, emoji=False)
+
+
+def err_console() -> Console:
+    """For everything that is not the result."""
+    return Console(stderr=True, highlight=False, emoji=False)
+
+
+def has_colours(console: Console) -> bool:
+    """Whether colours get through, so that none needs a mark in its place."""
+    return console.color_system is not None and not console.no_color
+
+
+def never_fail_on_characters() -> None:
+    """Shows what stdout's encoding lacks as question marks; models write any character."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def load_llm(
+    model: str, *, dtype: str = "auto", device: str = "auto", drafter: str = "auto"
+) -> Outdraft:
+    """The one way in which commands load a model.
+
+    Raises:
+        SettingsError: there is no such drafter; that is found out before anything is loaded.
+        ModelError: as `outdraft.load`.
+    """
+    from outdraft.draft import drafter_names
+    from outdraft.generate import load
+
+    if drafter not in (known := ["auto", *drafter_names()]):
+        raise SettingsError(f"drafter={drafter!r}: there is no such drafter, only {listed(known)}")
+    return load(model, dtype=dtype, device=device, drafter=drafter)
+
+
+def listed(names: Seq[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def chat_prompt(text: str) -> Prompt:
+    """What a user says, as the only message of a chat."""
+    return [{"role": "user", "content": text}]

@@ -1,0 +1,250 @@
+"""`outdraft generate`: one prompt, answered as it comes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outdraft.cli import common
+from outdraft.cli.writers import DraftWriter, NoWriter, TextWriter, Writer
+from outdraft.errors import SettingsError
+
+if TYPE_CHECKING:
+    from outdraft.generate import Outdraft, Result, Stream
+    from outdraft.settings import GenerationSettings
+    from outdraft.text.prompts import Prompt
+
+EXAMPLES = common.examples(
+    'outdraft generate "Why is the sky blue?"',
+    "outdraft generate - --max-new-tokens 64 < question.txt",
+    'outdraft generate "Tell me a story" --temperature 0.8 --top-p 0.95 --seed 7',
+    'outdraft generate "def fibonacci(n):" --raw --stop "def "',
+    'outdraft generate "Why is the sky blue?" --drafter none --json',
+    'outdraft generate "Count to thirty" --show-drafts',
+)
+
+
+def generate(
+    prompt: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROMPT",
+            help="What to answer; - reads it from stdin, without its last newline.",
+        ),
+    ],
+    *,
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    drafter: common.DrafterOption = "auto",
+    max_new_tokens: Annotated[
+        int,
+        typer.Option("--max-new-tokens", "-n", metavar="N", help="Tokens to write at most."),
+    ] = common.DEFAULT_MAX_NEW_TOKENS,
+    temperature: Annotated[
+        float,
+        typer.Option(
+            metavar="T",
+            help="0 takes the likeliest token each time; above 0 it is drawn, more freely the "
+            "higher.",
+        ),
+    ] = common.DEFAULT_TEMPERATURE,
+    top_k: Annotated[
+        int | None, typer.Option(metavar="K", help="Draw from the K likeliest tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X", help="Draw from the likeliest tokens that together have probability X."
+        ),
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Draw from tokens at least X times as likely as the first."),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="S",
+            help="The same seed draws the same text, whatever the drafter. Fresh if unset.",
+        ),
+    ] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="S", help="End before this text; may be given several times."),
+    ] = None,
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw", metavar="", help="Go on from the prompt as it stands, without chat template."
+        ),
+    ] = False,
+    dtype: common.DtypeOption = "auto",
+    device: common.DeviceOption = "auto",
+    show_drafts: Annotated[
+        bool,
+        typer.Option(
+            "--show-drafts",
+            metavar="",
+            help="Colour each token by where it came from: an accepted guess, a correction, a "
+            "bonus token, or a step without draft. Without colours (NO_COLOR, pipes) marks stand "
+            "before the tokens: · accepted, ≠ corrected, + bonus.",
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", metavar="", help="Print one JSON object with text, token ids and statistics."
+        ),
+    ] = False,
+) -> None:
+    """Answer a prompt.
+
+    The text goes to stdout as it comes, and nothing else does; a summary follows on stderr if that
+    is a terminal. The prompt is put to the model as a chat message unless --raw is given.
+    """
+    if as_json and show_drafts:
+        raise SettingsError("--json and --show-drafts exclude each other; leave one out")
+    given: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "seed": seed,
+        "stop": stop or None,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    from outdraft.settings import GenerationSettings
+
+    settings = GenerationSettings(**given)  # refused before a model is loaded
+    text = read_prompt(prompt)
+    _note_idle_filters(settings)
+    llm = common.load_llm(model, dtype=dtype, device=device, drafter=drafter)
+    stream = llm.stream(_to_prompt(llm, text, is_raw=raw), **given)
+    writer = _make_writer(llm, is_silent=as_json, shows_drafts=show_drafts)
+    was_interrupted = write_out(stream, writer)
+    if as_json:
+        typer.echo(to_json(stream.result))
+    else:
+        _summarise(stream.result, settings)
+    if was_interrupted:
+        raise KeyboardInterrupt
+
+
+def read_prompt(prompt: str) -> str:
+    """The prompt itself, or stdin's text for `-`.
+
+    Raises:
+        SettingsError: it is empty or no text.
+    """
+    try:
+        if prompt == "-":
+            # `echo question | outdraft generate -` means the question and not the newline.
+            prompt = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+        prompt.encode()  # an argument that is not UTF-8 comes with lone surrogates
+    except UnicodeError:
+        raise SettingsError("the prompt is not UTF-8 text; convert it first") from None
+    if not prompt:
+        raise SettingsError("the prompt is empty; write something to answer or to go on from")
+    return prompt
+
+
+def write_out(stream: Stream, writer: Writer) -> bool:
+    """Shows a stream to its end, or to where Ctrl-C cancels it.
+
+    Whatever ends it, all text generated so far has been shown, and the request holds nothing.
+
+    Returns:
+        Whether it was interrupted.
+    """
+    was_interrupted = False
+    try:
+        with stream:
+            for piece in stream:
+                writer.show(piece)
+    except KeyboardInterrupt:
+        was_interrupted = True
+    writer.end(stream.result)
+    return was_interrupted
+
+
+def to_json(result: Result) -> str:
+    """The object that `--json` prints, on one line."""
+    stats = result.stats
+    record: dict[str, Any] = {
+        "text": result.text,
+        "token_ids": list(result.token_ids),
+        "prompt_tokens": result.prompt_tokens,
+        "finish_reason": result.finish_reason,
+        "drafter": result.drafter,
+        "seed": result.seed,
+        "stats": {
+            "steps": stats.steps,
+            "drafted": stats.drafted,
+            "accepted": stats.accepted,
+            "tokens": stats.tokens,
+            "tokens_per_step": round(stats.tokens_per_step, 4),
+            "seconds": round(stats.seconds, 6),
+            "tokens_per_second": round(stats.tokens_per_second, 3),
+        },
+    }
+    can_show_all = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    return json.dumps(record, ensure_ascii=not can_show_all)
+
+
+def _to_prompt(llm: Outdraft, text: str, *, is_raw: bool) -> Prompt:
+    if is_raw:
+        return text
+    if llm.tokenizer.chat_template is None:
+        raise SettingsError(
+            f"{llm.name} has no chat template; pass --raw to go on from the prompt as it stands"
+        )
+    return common.chat_prompt(text)
+
+
+def _make_writer(llm: Outdraft, *, is_silent: bool, shows_drafts: bool) -> Writer:
+    if is_silent:
+        return NoWriter()
+    console = common.out_console()
+    if not shows_drafts:
+        return TextWriter(sys.stdout)
+    from outdraft.generate import text_decoder
+
+    return DraftWriter(
+        sys.stdout, text_decoder(llm.tokenizer), has_colours=common.has_colours(console)
+    )
+
+
+def _note_idle_filters(settings: GenerationSettings) -> None:
+    """Says so where an option cannot matter: the likeliest token passes every filter."""
+    idle = [f"--{name.replace('_', '-')}" for name in settings.model_fields_set & _FILTERS]
+    if settings.is_greedy and idle:
+        common.note(
+            f"note: {common.listed(sorted(idle))} changes nothing at temperature 0, where the "
+            "likeliest token is taken; pass --temperature too"
+        )
+
+
+_FILTERS = {"top_k", "top_p", "min_p"}
+
+
+def _summarise(result: Result, settings: GenerationSettings) -> None:
+    console = common.err_console()
+    if not console.is_terminal:
+        return
+    stats = result.stats
+    num_passes = stats.steps + 1  # the prompt's pass gives the first token
+    parts = [
+        f"{stats.tokens} tokens in {num_passes} target passes",
+        f"{stats.tokens_per_step:.1f} tokens per step",
+        f"{stats.seconds:.1f} s",
+        f"{stats.tokens_per_second:.0f} tokens/s",
+        f"drafter {result.drafter}",
+    ]
+    if not settings.is_greedy:
+        parts.append(f"seed {result.seed}")
+    if result.finish_reason != "stop":
+        parts.append(f"ended by {result.finish_reason}")
+    common.note(", ".join(parts))

@@ -1,0 +1,1 @@
+"""outdraft inside other libraries."""
