@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 import torch
+from torch import Tensor
 
 from outdraft.commit import append_tokens
 from outdraft.errors import SettingsError
@@ -69,21 +70,37 @@ class Engine:
             commits.append(self._admit(self._waiting.popleft()))
         if commits:
             return commits  # first tokens go out before any draft work
-        if self._running:
-            commits = step(
+        if not self._running:
+            return []
+        try:
+            return step(
                 self._running,
                 self._drafter,
                 self._target,
                 self._cache,
                 self._settings.max_draft_nodes,
             )
+        finally:
             self._release_finished()
-        return commits
 
     def _admit(self, sequence: Sequence) -> Commit:
-        """Reads a prompt in chunks and commits the token that follows it."""
+        """Reads a prompt and commits the token that follows it; a prompt half read is dropped."""
         seq_idx = self._cache.add()
         self._running.append(sequence)
+        try:
+            logits = self._read_prompt(sequence, seq_idx)
+            drawn = choose(logits, [sequence.prompt_len], sequence.settings, sequence.seed)
+            commit = append_tokens(sequence, [int(drawn)], ("plain",))
+            self._drafter.observe(sequence, commit)
+        except BaseException:
+            self.cancel(sequence)
+            raise
+        finally:
+            self._release_finished()
+        return commit
+
+    def _read_prompt(self, sequence: Sequence, seq_idx: int) -> Tensor:
+        """Reads it in chunks; returns the logits after its last token, `[1, vocab]`."""
         chunk = self._settings.prompt_chunk
         for start in range(0, sequence.prompt_len, chunk):
             token_ids = sequence.ids[start : start + chunk]
@@ -93,11 +110,7 @@ class Engine:
                     rows, self._cache, first_seq=seq_idx, logits_to_keep=1
                 )
             self._cache.commit(seq_idx, range(len(token_ids)))
-        drawn = choose(logits[0], [sequence.prompt_len], sequence.settings, sequence.seed)
-        commit = append_tokens(sequence, [int(drawn)], ("plain",))
-        self._drafter.observe(sequence, commit)
-        self._release_finished()
-        return commit
+        return logits[0]
 
     def _release_finished(self) -> None:
         for seq_idx in reversed(range(len(self._running))):

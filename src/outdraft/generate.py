@@ -100,6 +100,9 @@ class Stream:
             raise SettingsError("the stream has not ended; read it to the end or cancel() it first")
         return _result(self._sequence, self._drafter)
 
+    def __del__(self) -> None:
+        self.cancel()
+
     def __enter__(self) -> Self:
         return self
 

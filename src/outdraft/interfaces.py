@@ -81,6 +81,15 @@ class KVCache(ABC):
             CacheError: `path` is not strictly rising, or names a row the pass did not write.
         """
 
+    def check_seqs(self, first_seq: int, num_seqs: int) -> None:
+        """Refuses a pass over sequences the cache does not hold."""
+        held = len(self.committed_lens)
+        if not 0 <= first_seq < first_seq + num_seqs <= held:
+            raise CacheError(
+                f"a pass over sequences {first_seq} to {first_seq + num_seqs - 1}, "
+                f"but the cache holds {held}"
+            )
+
     @staticmethod
     def check_path(path: Seq[int], num_rows: int) -> None:
         """Refuses a path that is not a rising choice of a pass's rows."""

@@ -78,11 +78,12 @@ class DraftTree:
             raise DrafterError(
                 f"drafter {self.drafter!r}: two siblings guess the same token; merge them"
             )
-        if self.acceptance and not 0.0 < min(self.acceptance) <= max(self.acceptance) <= 1.0:
-            raise DrafterError(
-                f"drafter {self.drafter!r}: acceptances range from {min(self.acceptance)} to "
-                f"{max(self.acceptance)}; each must lie in (0, 1]"
-            )
+        for node, acceptance in enumerate(self.acceptance):
+            if not 0.0 < acceptance <= 1.0:
+                raise DrafterError(
+                    f"drafter {self.drafter!r}: node {node} has acceptance {acceptance}; "
+                    "it must lie in (0, 1]"
+                )
 
     @classmethod
     def chain(

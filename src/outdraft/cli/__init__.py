@@ -10,11 +10,8 @@ from typing import Annotated
 import typer
 
 from outdraft import __version__
-from outdraft.cli.check import check
+from outdraft.cli import check, demo, generate, models
 from outdraft.cli.common import CommandLine, examples, help_of
-from outdraft.cli.demo import EXAMPLES as DEMO_EXAMPLES, demo
-from outdraft.cli.generate import EXAMPLES as GENERATE_EXAMPLES, generate
-from outdraft.cli.models import EXAMPLES as MODELS_EXAMPLES, models
 
 HELP = """The same text from a language model, sooner.
 
@@ -33,10 +30,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command(help=help_of(generate), epilog=GENERATE_EXAMPLES)(generate)
-app.command(help=help_of(demo), epilog=DEMO_EXAMPLES)(demo)
-app.command(help=help_of(models), epilog=MODELS_EXAMPLES)(models)
-app.command(help=help_of(check))(check)
+app.command(help=help_of(generate.generate), epilog=generate.EXAMPLES)(generate.generate)
+app.command(help=help_of(demo.demo), epilog=demo.EXAMPLES)(demo.demo)
+app.command(help=help_of(models.models), epilog=models.EXAMPLES)(models.models)
+app.command(help=help_of(check.check), epilog=check.EXAMPLES)(check.check)
 
 
 def _print_version(is_wanted: bool) -> None:

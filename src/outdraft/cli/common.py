@@ -66,8 +66,8 @@ DrafterOption = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="How to guess: none, prompt-lookup, suffix, or one that a package added. "
-        "It changes the speed and never the text.",
+        help="How to guess: none, prompt-lookup, suffix, or one that a package added; several "
+        "with commas between them work together. It changes the speed and never the text.",
     ),
 ]
 
@@ -100,7 +100,7 @@ class CommandLine(TyperGroup):
             report(in_option_names(str(error)))
         except typer.TyperException as error:  # an option or argument that cannot be parsed
             code = error.exit_code
-            report(f"{error.format_message()} Try 'outdraft --help'.")
+            report(f"{error.format_message().rstrip('.')}; try --help")
         if code == INTERRUPTED:
             report("interrupted", label="")
         sys.exit(code)
@@ -164,12 +164,21 @@ def load_llm(
         SettingsError: there is no such drafter; that is found out before anything is loaded.
         ModelError: as `outdraft.load`.
     """
-    from outdraft.draft import drafter_names
     from outdraft.generate import load
 
-    if drafter not in (known := ["auto", *drafter_names()]):
-        raise SettingsError(f"drafter={drafter!r}: there is no such drafter, only {listed(known)}")
+    check_drafter(drafter)
     return load(model, dtype=dtype, device=device, drafter=drafter)
+
+
+def check_drafter(drafter: str) -> None:
+    """Refuses a drafter, or one of several with commas between them, that nobody knows."""
+    from outdraft.draft import drafter_names
+
+    known = ["auto", *drafter_names()]
+    for spec in drafter.split(","):
+        name = spec.partition(":")[0].strip()
+        if name not in known:
+            raise SettingsError(f"drafter={name!r}: there is no such drafter, only {listed(known)}")
 
 
 def listed(names: Seq[str]) -> str:

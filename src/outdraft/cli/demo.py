@@ -19,7 +19,7 @@ from rich.text import Text
 
 from outdraft.cli import common
 from outdraft.cli.figure import choose_step, draw_step
-from outdraft.cli.writers import MEANINGS, STYLES, OriginSplitter
+from outdraft.cli.writers import MEANINGS, STYLES, OriginSplitter, split_space
 from outdraft.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def demo(
         raise SettingsError(
             "drafter='none': plain decoding is what the demo compares with; name another one"
         )
+    common.check_drafter(drafter)
     console = common.out_console()
     common.note(f"loading {model}")
     llm = common.load_llm(model, dtype=dtype, drafter=drafter)
@@ -153,7 +154,7 @@ def _show_runs(console: Console, llm: Outdraft, runs: Seq[Run], max_new_tokens: 
             console.print(_side_by_side(group))
     if common.has_colours(console):
         legend = [(meaning, STYLES[origin]) for origin, meaning in MEANINGS.items()]
-        console.print(Text("  ").join(Text(*part) for part in legend), justify="right")
+        console.print(Text("  ").join(Text(*part) for part in legend))
 
 
 def read(llm: Outdraft, run: Run, max_new_tokens: int, on_change: Callable[[], None]) -> None:
@@ -166,7 +167,8 @@ def read(llm: Outdraft, run: Run, max_new_tokens: int, on_change: Callable[[], N
         for piece in stream:
             run.seconds += time.perf_counter() - started_at
             for part, origin in origins.split(piece.text, piece.token_ids, piece.origins):
-                run.text.append(part, STYLES[origin])
+                space, word = split_space(part)
+                run.text.append(space).append(word, STYLES[origin])
             on_change()
             started_at = time.perf_counter()
         run.result = stream.result
@@ -204,7 +206,7 @@ def _show_step(console: Console, llm: Outdraft, recorder: Recorder) -> None:
             )
         )
 
-    step = choose_step(recorder.steps)
+    step = choose_step(recorder.steps, show)
     if step is None:
         console.print("\nNothing was drafted in this run: no earlier text was there to go by.")
         return
@@ -219,10 +221,10 @@ def _show_numbers(console: Console, llm: Outdraft, runs: Seq[Run]) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("")
     for heading in ("tokens/s", "tokens per step", "target passes", "seconds", "speed-up"):
-        table.add_column(heading, justify="right")
-    for run in runs:
+        table.add_column(heading, justify="right", no_wrap=" " not in heading)
+    for name, run in (("plain", plain), ("drafted", drafted)):
         table.add_row(
-            run.title,
+            name,
             f"{run.tokens_per_second:.1f}",
             f"{run.done.stats.tokens_per_step:.2f}",
             str(run.num_passes),
@@ -239,7 +241,7 @@ def _show_numbers(console: Console, llm: Outdraft, runs: Seq[Run]) -> None:
     )
     baseline = (
         "speed-up against plain decoding, same engine, same session, "
-        f"{machine_name(llm)}, {num_threads()} threads, {dtype}; this prompt asks for much of its "
+        f"{machine_name(llm)}, {num_threads()}, {dtype}; this prompt asks for much of its "
         "own text, which is easy to guess, and others gain less"
     )
     console.print(Group(Text(), table, Text(), Text.from_markup(same), Text(baseline, "dim")))
@@ -289,8 +291,9 @@ def machine_name(llm: Outdraft) -> str:
     return platform.processor() or platform.machine()
 
 
-def num_threads() -> int:
+def num_threads() -> str:
     """Threads that share a target pass on a CPU."""
     import torch
 
-    return torch.get_num_threads()
+    number = torch.get_num_threads()
+    return f"{number} thread{'s' * (number != 1)}"

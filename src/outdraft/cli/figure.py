@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _GAP = 2  # between columns
 _NUM_DROPPED = 2  # guesses shown behind the first wrong one
 _MAX_TOKEN_WIDTH = 16
+_MIN_WIDTH = 4  # "root" stands under its token
+_LABEL = " " * 8
+_PASS = " one target pass "
 _VISIBLE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥"})
 
 Show = Callable[[int], str]
@@ -51,18 +54,23 @@ class _Column:
 
     @property
     def width(self) -> int:
-        return max(cell_len(self.own), cell_len(self.guess), 1)
+        return max(cell_len(self.own), cell_len(self.guess), _MIN_WIDTH)
 
 
-def choose_step(steps: Seq[RecordedStep]) -> RecordedStep | None:
+def choose_step(steps: Seq[RecordedStep], show: Show) -> RecordedStep | None:
     """The step that shows best what drafting is: some guesses right, and one wrong."""
-    return max((step for step in steps if len(step.tree)), key=_how_instructive, default=None)
+    drafted = (step for step in steps if len(step.tree))
+    return max(drafted, key=lambda step: _how_instructive(step, show), default=None)
 
 
-def _how_instructive(step: RecordedStep) -> tuple[bool, bool, bool, int]:
+def _how_instructive(step: RecordedStep, show: Show) -> tuple[bool, bool, bool, int, int]:
     last = step.commit.origins[-1]
-    has_some = 2 <= step.num_accepted <= 4
-    return has_some, last == "corrected", last == "bonus", -abs(step.num_accepted - 3)
+    has_some = 2 <= step.num_accepted <= 6
+    texts = [show(token_id) for token_id in step.commit.token_ids]
+    begin_anew = not any(text[:1].isalnum() for text in texts)  # no second halves of words
+    readability = begin_anew + texts[-1].strip().isalnum()
+    closeness = -abs(step.num_accepted - 3)
+    return has_some, last == "corrected", last == "bonus", readability, closeness
 
 
 def draw_step(step: RecordedStep, show: Show, width: int) -> RenderableType:
@@ -116,54 +124,53 @@ def _children(tree: DraftTree) -> dict[int, list[int]]:
 def _draw_plain(step: RecordedStep, show: Show, width: int) -> list[Text]:
     """Each token read gives the next one.
 
-    own       y2   y3   y4
-    arrow     ▲    ▲    ▲
-    pass      one target pass per token
-    arrow     ▲    ▲    ▲
-    read      y1   y2   y3
+    writes    y2   y3   y4
+              ▲    ▲    ▲
+              one target pass per token
+              ▲    ▲    ▲
+    reads     y1   y2   y3
     """
     written = [visible(show(token_id)) for token_id in step.commit.token_ids]
     read = [visible(show(step.root_id)), *written[:-1]]
-    columns = [_Column(own, "▲", given, "") for own, given in zip(written, read, strict=True)]
-    columns = _fit(columns, width)
-    arrows = _row(columns, [column.mark for column in columns], "dim")
+    columns = [_Column(own, "▲", given, "dim") for own, given in zip(written, read, strict=True)]
+    columns = _fit(columns, width - len(_LABEL))
+    arrows = _row("", columns, _mark_of)
     return [
-        _title("plain decoding", f"{_count(len(written), 'pass', 'passes')}"),
+        Text.assemble(("plain decoding", "bold"), f": {_count(len(written), 'pass', 'passes')}"),
         Text(),
-        _row(columns, [column.own for column in columns]),
+        _row("writes", columns, lambda column: (column.own, "")),
         arrows,
-        Text(" one target pass per token", style="dim"),
+        Text(f"{_LABEL} one target pass per token", style="dim"),
         arrows,
-        _row(columns, [column.guess for column in columns]),
+        _row("reads", columns, lambda column: (column.guess, "")),
     ]
 
 
 def _draw_drafted(step: RecordedStep, show: Show, width: int) -> list[Text]:
     """One pass reads the root and all guesses.
 
-    own             d2   d3   y4
-    mark            ✓    ✓    ✗
-    pass       ┌────────────────────────┐
-    read       y1   d2   d3   d4   d5
+    writes           d2   d3   y4
+    same?            ✓    ✓    ✗
+              ┌────────────────────────┐
+    reads       y1   d2   d3   d4   d5
+               root  ╰───── draft ─────╯
     """
     root = _Column("", "", visible(show(step.root_id)), "")
-    columns = [root, *_fit(_columns(step, show), width - root.width - _GAP)]
-    styles = [column.style for column in columns]
-    total = max(sum(column.width + _GAP for column in columns), 18)
-    dropped = len(step.commit.token_ids) + 1
+    columns = [root, *_fit(_columns(step, show), width - len(_LABEL) - root.width - _GAP)]
+    inner = max(sum(column.width + _GAP for column in columns) - 2, len(_PASS))
+    box = ("┌" + "─" * inner + "┐", f"│{_PASS.center(inner)}│", "└" + "─" * inner + "┘")
+    num_drafted = sum(bool(column.guess) for column in columns[1:])
+    room = sum(column.width + _GAP for column in columns[1 : num_drafted + 1]) - _GAP
+    draft = " draft ".center(room - 2, "─") if room > len(" draft ") else "draft"
+    root_room = root.width + _GAP
     return [
-        _title("drafted decoding", "1 pass"),
+        Text.assemble(("drafted decoding", "bold"), ": 1 pass"),
         Text(),
-        _row(columns, [column.own for column in columns], *styles),
-        _row(columns, [column.mark for column in columns], *styles),
-        Text("┌" + "─" * (total - 2) + "┐", style="dim"),
-        Text("│" + "one target pass".center(total - 2) + "│", style="dim"),
-        Text("└" + "─" * (total - 2) + "┘", style="dim"),
-        _row(
-            columns,
-            [column.guess for column in columns],
-            *["" if i < dropped else "dim" for i in range(len(columns))],
-        ),
+        _row("writes", columns, lambda column: (column.own, "bold" if column.mark == "✗" else "")),
+        _row("same?", columns, _mark_of),
+        *(Text(f"{_LABEL}{line}", style="dim") for line in box),
+        _row("reads", columns, lambda column: (column.guess, column.style)),
+        Text(f"{_LABEL}{'root'.center(root_room)} ╰{draft}╯", style="dim"),
     ]
 
 
@@ -191,7 +198,7 @@ def _fit(columns: list[_Column], width: int) -> list[_Column]:
     The last ones go first if they have not been judged, then the first ones.
     """
     columns = list(columns)
-    while len(columns) > 1 and sum(column.width + _GAP for column in columns) > width:
+    while len(columns) > 2 and sum(column.width + _GAP for column in columns) > width:
         if not columns[-1].own:
             columns.pop()
             continue
@@ -200,17 +207,19 @@ def _fit(columns: list[_Column], width: int) -> list[_Column]:
     return columns
 
 
-def _row(columns: Seq[_Column], cells: Seq[str], *styles: str) -> Text:
-    row = Text()
-    for i, (column, cell) in enumerate(zip(columns, cells, strict=True)):
+def _row(label: str, columns: Seq[_Column], cell_of: Callable[[_Column], tuple[str, str]]) -> Text:
+    """One line of the picture; each cell is a text and its style, centred in its column."""
+    row = Text(label.ljust(len(_LABEL)), style="")
+    row.stylize("dim")
+    for column in columns:
+        cell, style = cell_of(column)
         room = column.width + _GAP - cell_len(cell)
-        style = styles[i % len(styles)] if styles else ""
         row.append(" " * (room // 2)).append(cell, style).append(" " * (room - room // 2))
     return row
 
 
-def _title(name: str, cost: str) -> Text:
-    return Text.assemble((name, "bold"), f": {cost}")
+def _mark_of(column: _Column) -> tuple[str, str]:
+    return column.mark, column.style
 
 
 def _width_of(lines: Seq[Text]) -> int:
@@ -226,8 +235,9 @@ def _caption(step: RecordedStep, show: Show) -> str:
     drafted = _count(len(step.tree), "guess", "guesses")
     match step.commit.origins[-1]:
         case "corrected":
-            wrong = visible(show(guessed_path(step)[step.num_accepted]))
-            end = f"the target's own {last} replaces {wrong}, and what was guessed behind it goes"
+            wrong, *behind = guessed_path(step)[step.num_accepted :]
+            end = f"the target's own {last} replaces {visible(show(wrong))}"
+            end += ", and the guesses behind it are dropped" * bool(behind)
         case "bonus":
             end = f"all guesses on the way are right, and the pass gives {last} on top: the bonus"
         case _:

@@ -104,6 +104,8 @@ def generate(
     The text goes to stdout as it comes, and nothing else does; a summary follows on stderr if that
     is a terminal. The prompt is put to the model as a chat message unless --raw is given.
     """
+    from outdraft.settings import GenerationSettings
+
     if as_json and show_drafts:
         raise SettingsError("--json and --show-drafts exclude each other; leave one out")
     given: dict[str, Any] = {
@@ -116,8 +118,6 @@ def generate(
         "stop": stop or None,
     }
     given = {name: value for name, value in given.items() if value is not None}
-    from outdraft.settings import GenerationSettings
-
     settings = GenerationSettings(**given)  # refused before a model is loaded
     text = read_prompt(prompt)
     _note_idle_filters(settings)
@@ -141,8 +141,10 @@ def read_prompt(prompt: str) -> str:
     """
     try:
         if prompt == "-":
+            if sys.stdin.isatty():
+                common.note("write the prompt, then end it with Ctrl-D on a line of its own")
             # `echo question | outdraft generate -` means the question and not the newline.
-            prompt = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+            prompt = sys.stdin.read().removesuffix("\n")
         prompt.encode()  # an argument that is not UTF-8 comes with lone surrogates
     except UnicodeError:
         raise SettingsError("the prompt is not UTF-8 text; convert it first") from None
@@ -245,6 +247,6 @@ def _summarise(result: Result, settings: GenerationSettings) -> None:
     ]
     if not settings.is_greedy:
         parts.append(f"seed {result.seed}")
-    if result.finish_reason != "stop":
-        parts.append(f"ended by {result.finish_reason}")
+    if result.finish_reason == "length":
+        parts.append("cut at the length limit")
     common.note(", ".join(parts))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
+from torch import Tensor
+
 from outdraft.cli.figure import RecordedStep
 from outdraft.interfaces import Drafter
 from outdraft.sequence import Sequence
@@ -19,6 +21,8 @@ class Recorder(Drafter):
 
     def __init__(self, drafter: Drafter) -> None:
         self.name = drafter.name
+        self.score_names = drafter.score_names
+        self.wants_logits = drafter.wants_logits
         self.steps: list[RecordedStep] = []
         self._drafter = drafter
         self._proposed: dict[int, tuple[int, DraftTree]] = {}
@@ -34,6 +38,13 @@ class Recorder(Drafter):
         if proposed := self._proposed.pop(sequence.request_id, None):
             self.steps.append(RecordedStep(*proposed, commit))
 
+    def observe_logits(self, sequence: Sequence, tree: DraftTree, logits: Tensor) -> None:
+        self._drafter.observe_logits(sequence, tree, logits)
+
     def finish(self, sequence: Sequence) -> None:
         self._drafter.finish(sequence)
         self._proposed.pop(sequence.request_id, None)
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._drafter.memory_bytes

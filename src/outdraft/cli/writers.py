@@ -26,8 +26,8 @@ STYLES: dict[Origin, str] = {
 MARKS: dict[Origin, str] = {"drafted": "·", "corrected": "≠", "bonus": "+", "plain": ""}
 MEANINGS: dict[Origin, str] = {
     "drafted": "accepted guess",
-    "corrected": "correction of a wrong guess",
-    "bonus": "bonus after a draft that was all right",
+    "corrected": "correction",
+    "bonus": "bonus",
     "plain": "no draft",
 }
 
@@ -112,14 +112,17 @@ class DraftWriter(Writer):
 
     def _dressed(self, text: str, origin: Origin) -> str:
         """The token in its colour or behind its mark; leading space stays bare."""
-        word = text.lstrip()
-        if not word and not self._has_colours:
-            return MARKS[origin] + text
-        space = text[: len(text) - len(word)]
+        space, word = split_space(text)
         if not self._has_colours:
-            return space + MARKS[origin] + word
+            return space + MARKS[origin] + word if word else MARKS[origin] + space
         style = Style.parse(STYLES[origin])
         return space + style.render(word, color_system=ColorSystem.STANDARD)
+
+
+def split_space(text: str) -> tuple[str, str]:
+    """The white space that a token begins with, and the rest."""
+    word = text.lstrip()
+    return text[: len(text) - len(word)], word
 
 
 class OriginSplitter:

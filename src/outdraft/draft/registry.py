@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from pathlib import Path
 
+from outdraft.draft.datastore import DatastoreDrafter
 from outdraft.draft.first_of import FirstOf
 from outdraft.draft.plain import NoDrafter
 from outdraft.draft.prompt_lookup import PromptLookup
 from outdraft.draft.suffix import Suffix
+from outdraft.draft.suffix_memory import open_suffix_memory
 from outdraft.errors import DrafterError
 from outdraft.interfaces import Drafter, TargetModel
 from outdraft.text.prompts import Tokenizer
+from outdraft.text.vocabulary import Vocabulary
 
 ENTRY_POINT_GROUP = "outdraft.drafters"
 
@@ -43,10 +47,41 @@ def _without_argument(name: str, make: Callable[[], Drafter]) -> Factory:
     return factory
 
 
+def _suffix(argument: str, context: DrafterContext | None) -> Drafter:
+    if not argument:
+        return Suffix()
+    option, _, namespace = argument.partition("=")
+    if option != "memory":
+        raise DrafterError(
+            f"drafter 'suffix' takes nothing or memory=NAMESPACE behind the colon; got {argument!r}"
+        )
+    return open_suffix_memory(namespace, _vocabulary("suffix:memory", context))
+
+
+def _datastore(argument: str, context: DrafterContext | None) -> Drafter:
+    if not argument:
+        raise DrafterError(
+            "drafter 'datastore' needs a file to guess from, as in datastore:PATH; build one with "
+            "`outdraft datastore build FILES... --model REF -o PATH`"
+        )
+    return DatastoreDrafter(Path(argument), _vocabulary("datastore", context))
+
+
+def _vocabulary(name: str, context: DrafterContext | None) -> Vocabulary:
+    """That of the target's tokenizer, which stored tokens are held against."""
+    if context is None:
+        raise DrafterError(
+            f"drafter {name!r} needs to know the target's tokenizer; name the drafter where the "
+            "model is loaded or used, or pass make_drafter a DrafterContext"
+        )
+    return Vocabulary.of(context.tokenizer)
+
+
 _BUILT_IN: dict[str, Factory] = {
     "none": _without_argument("none", NoDrafter),
     "prompt-lookup": _without_argument("prompt-lookup", PromptLookup),
-    "suffix": _without_argument("suffix", Suffix),
+    "suffix": _suffix,
+    "datastore": _datastore,
 }
 
 

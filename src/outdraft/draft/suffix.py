@@ -10,11 +10,12 @@ SuffixDecoding (Oliaro et al. 2024) for counted trees, PPM (Cleary and Witten 19
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Iterator, Sequence as Seq
+from itertools import islice
 from typing import NamedTuple
 
 from outdraft.draft.base import IndexDrafter
+from outdraft.draft.best_first import Guess, best_first_tree
 from outdraft.types import DraftTree
 
 _ROOT = 0
@@ -25,8 +26,11 @@ _MAX_COUNTED_LINKS = 32
 # Contexts consulted per node, and continuations taken from each.
 _MAX_CONTEXTS = 3
 _MAX_CHILDREN = 8
-# Nodes less likely than this to be accepted are not worth a row on any machine.
-_MIN_PATH_PROB = 0.03
+# After a frequent token thousands of others have been seen; a guess costs no more for it.
+_MAX_COUNTED_CHILDREN = 128
+
+BYTES_PER_STATE = 330
+"""Of memory, roughly; a text has between one and two states per token."""
 
 
 class SuffixAutomaton:
@@ -45,9 +49,22 @@ class SuffixAutomaton:
         self._last = _ROOT
 
     @property
+    def num_tokens(self) -> int:
+        return self.lengths[self._last]
+
+    @property
     def longest_repeated(self) -> int:
         """The state of the longest ending of the text that also occurs earlier."""
         return max(self.links[self._last], _ROOT)
+
+    def counted_children(self, state: int) -> list[tuple[int, int]]:
+        """How often each token followed the strings of a state, and the token.
+
+        Of very many tokens only those seen first, which frequent ones mostly are.
+        """
+        counts = self.counts
+        children = islice(self.children[state].items(), _MAX_COUNTED_CHILDREN)
+        return [(counts[child], token_id) for token_id, child in children]
 
     def extend(self, token_ids: Seq[int]) -> None:
         for token_id in token_ids:
@@ -94,6 +111,47 @@ class SuffixAutomaton:
             state = self.links[state]
 
 
+class Place(NamedTuple):
+    """Where a text stands in an automaton, which may be that of another text.
+
+    Args:
+        length: of the text's longest ending that is known there; `state` contains it.
+        weight: of an occurrence there, against 1.0 for one in the request itself.
+    """
+
+    automaton: SuffixAutomaton
+    state: int = _ROOT
+    length: int = 0
+    weight: float = 1.0
+
+    def after(self, token_id: int) -> Place:
+        """The place once the text has gone on with this token."""
+        automaton, state, length, weight = self
+        while token_id not in automaton.children[state]:
+            if state == _ROOT:
+                return Place(automaton, _ROOT, 0, weight)
+            state = automaton.links[state]
+            length = automaton.lengths[state]
+        return Place(automaton, automaton.children[state][token_id], length + 1, weight)
+
+    def settled(self) -> Place:
+        """The same place after the automaton has grown, which may have split its state."""
+        automaton, state, length, weight = self
+        while state != _ROOT and length <= automaton.lengths[automaton.links[state]]:
+            state = automaton.links[state]
+        return Place(automaton, state, length, weight)
+
+    def shorter(self) -> Place:
+        """The place of the longest ending that occurs in more places."""
+        automaton, state, _, weight = self
+        link = automaton.links[state]
+        return Place(automaton, link, automaton.lengths[link], weight)
+
+
+Reading = tuple[tuple[Place, ...], tuple[int, ...]]
+"""Places of a text, and the guessed tokens still to be read from there."""
+
+
 class Suffix(IndexDrafter[SuffixAutomaton]):
     """The likeliest continuations, each context's counts backed by those of shorter ones."""
 
@@ -104,65 +162,72 @@ class Suffix(IndexDrafter[SuffixAutomaton]):
         return SuffixAutomaton()
 
     def guess(self, index: SuffixAutomaton, max_nodes: int, max_depth: int) -> DraftTree:
-        """Takes the likeliest nodes one by one; each brings its own children into play."""
-        chosen: list[tuple[_Continuation, int]] = []  # with the parent node
-        # (-path probability, order of arrival, continuation, parent node, depth)
-        waiting: list[tuple[float, int, _Continuation, int, int]] = []
-        arrivals = itertools.count()
+        return likeliest_tree(self.name, (place_at_end(index),), max_nodes, max_depth)
 
-        def open_children(parent: int, state: int, path_prob: float, depth: int) -> None:
-            for continuation in _continuations(index, state):
-                prob = path_prob * continuation.prob
-                if prob >= _MIN_PATH_PROB:
-                    heapq.heappush(waiting, (-prob, next(arrivals), continuation, parent, depth))
-
-        open_children(_NONE, index.longest_repeated, 1.0, 1)
-        while waiting and len(chosen) < max_nodes:
-            negative_prob, _, continuation, parent, depth = heapq.heappop(waiting)
-            chosen.append((continuation, parent))
-            if depth < max_depth:
-                open_children(len(chosen) - 1, continuation.state, -negative_prob, depth + 1)
-        return DraftTree(
-            token_ids=tuple(node.token_id for node, _ in chosen),
-            parents=tuple(parent for _, parent in chosen),
-            acceptance=tuple(node.prob for node, _ in chosen),
-            drafter=self.name,
-            scores=tuple((float(node.context_len), node.share) for node, _ in chosen),
-        )
+    @property
+    def memory_bytes(self) -> int:
+        num_states = sum(len(index.links) for index, _ in self._indexes.values())
+        return num_states * BYTES_PER_STATE
 
 
-class _Continuation(NamedTuple):
-    """A token that followed a context, and the state the text is in after it."""
-
-    token_id: int
-    prob: float
-    state: int
-    context_len: int
-    share: float
+def place_at_end(automaton: SuffixAutomaton) -> Place:
+    """Where a text stands in its own automaton: at its longest ending that it repeats."""
+    state = automaton.longest_repeated
+    return Place(automaton, state, automaton.lengths[state])
 
 
-def _continuations(index: SuffixAutomaton, state: int) -> Iterator[_Continuation]:
-    """What followed the context of `state`, then what followed shorter ones only.
+def likeliest_tree(
+    drafter: str, places: tuple[Place, ...], max_nodes: int, max_depth: int
+) -> DraftTree:
+    """What may follow a text that stands at these places, of one or several automata."""
+    root: Reading = (places, ())
+    return best_first_tree(drafter, root, _guesses, max_nodes=max_nodes, max_depth=max_depth)
+
+
+def _guesses(reading: Reading, min_prob: float) -> Iterator[Guess[Reading]]:
+    """What followed the longest context, then what followed shorter ones only.
 
     A context with `total` counted continuations gives a token seen `count` times
     `count / (total + escape)`; the rest of the probability is left to the next shorter context.
-    The longer the context, the smaller the escape.
+    The longer the context and the heavier its occurrences, the smaller the escape.
     """
+    places, unread = reading
+    for token_id in unread:
+        places = tuple(place.after(token_id) for place in places)
+    places = tuple(place for place in places if place.length > 0)
     left = 1.0
     seen: set[int] = set()
-    for _ in range(_MAX_CONTEXTS):
-        if state <= _ROOT:
+    for automaton, state, length, weight in _longest_contexts(places):
+        counted = automaton.counted_children(state)
+        total = sum(count for count, _ in counted)
+        if len(counted) == _MAX_COUNTED_CHILDREN:
+            total = max(total, automaton.counts[state])
+        escape = 2.0 / (length * weight)
+        scale = left / (total + escape)
+        if len(counted) > 1:
+            # Most children of a short context are rare; only the others need to be sorted.
+            counted = [child for child in counted if child[0] * scale >= min_prob]
+            counted = heapq.nlargest(_MAX_CHILDREN, counted)
+        for count, token_id in counted:
+            if token_id not in seen and token_id >= 0:  # below 0, a text of a memory ends
+                seen.add(token_id)
+                score = (float(length), count / total)
+                yield Guess(token_id, count * scale, (places, (token_id,)), score)
+        left = escape * scale
+        if left < min_prob:
             return
-        children = index.children[state]
-        if children:
-            counted = [(index.counts[child], token) for token, child in children.items()]
-            total = sum(count for count, _ in counted)
-            length = index.lengths[state]
-            escape = 2.0 / length
-            for count, token_id in heapq.nlargest(_MAX_CHILDREN, counted):
-                if token_id not in seen:
-                    seen.add(token_id)
-                    prob = left * count / (total + escape)
-                    yield _Continuation(token_id, prob, children[token_id], length, count / total)
-            left *= escape / (total + escape)
-        state = index.links[state]
+
+
+def _longest_contexts(places: tuple[Place, ...]) -> Iterator[Place]:
+    """The places' contexts, longest first; of equally long ones, the heaviest."""
+    waiting = list(places)
+    for _ in range(_MAX_CONTEXTS):
+        longest = max(waiting, key=_precedence, default=None)
+        if longest is None or longest.length == 0:
+            return
+        yield longest
+        waiting[waiting.index(longest)] = longest.shorter()
+
+
+def _precedence(place: Place) -> tuple[int, float]:
+    return place.length, place.weight

@@ -170,6 +170,7 @@ def _drafter(choice: str | Drafter) -> Drafter:
     return make_drafter(AUTO_DRAFTER if choice == "auto" else choice)
 
 
+@torch.inference_mode()  # cancelling, too, writes to the cache that the passes have made
 def _run(
     target: CausalLM,
     drafter: Drafter,
@@ -265,18 +266,19 @@ def _refuse_kept_back(frame: FrameType | None) -> None:
     if frame is None:
         return  # called without `generate`
     for name, way_out in _KEPT_BACK.items():
-        if frame.f_locals.get(name):
+        value = frame.f_locals.get(name)
+        if value is not None and value is not False:
             raise _refuse(name, way_out)
 
 
 def _refuse_options(config: GenerationConfig) -> None:
     defaults = GenerationConfig._get_default_generation_params()
     for name, value in vars(config).items():
+        if name.startswith("_") or name in _HONOURED:
+            continue
         default = defaults.get(name)
         is_unset = value is None or value == default or (value is False and default is None)
-        if name.startswith("_") or name in _HONOURED or is_unset:
-            continue
-        if value != _SAME_AS_DEFAULT.get(name):
+        if not is_unset and value != _SAME_AS_DEFAULT.get(name):
             raise _refuse(
                 f"{name}={value!r}",
                 f"pass {name}={default!r}, or generate without custom_generate",
@@ -331,7 +333,9 @@ def _refuse_inputs(model: PreTrainedModel, input_ids: Tensor, inputs: Mapping[st
             raise _refuse(f"the input {name}", "pass the prompts as input_ids alone")
     cache = inputs.get("cache")
     # Even an empty one would have to come back filled, and ours has another layout.
-    if cache is not None and (cache._is_user_defined or cache.get_seq_length() > 0):
+    if cache is not None and (
+        getattr(cache, "_is_user_defined", False) or cache.get_seq_length() > 0
+    ):
         raise _refuse("a cache of yours", "leave out `cache` and pass the whole text as input_ids")
     mask = inputs.get("attention_mask")
     positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)

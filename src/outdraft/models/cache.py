@@ -76,12 +76,8 @@ class PositionCache(KVCache):
 
     def begin_pass(self, first_seq: int, num_seqs: int, num_rows: int) -> None:
         """Prepares the layers to take `num_rows` rows of these sequences, behind what they own."""
+        self.check_seqs(first_seq, num_seqs)
         starts = self._lens[first_seq : first_seq + num_seqs]
-        if len(starts) != num_seqs:
-            raise CacheError(
-                f"a pass over sequences {first_seq} to {first_seq + num_seqs - 1}, "
-                f"but the cache holds {len(self._lens)}"
-            )
         context = max(starts) + num_rows
         self._reserve(context)
         self._pass = _Pass(first_seq, num_seqs, num_rows, tuple(starts), context)

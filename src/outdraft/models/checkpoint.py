@@ -61,6 +61,17 @@ def read_checkpoint(
         return _read_weights(checkpoint, config, dtype), tokenizer
 
 
+def read_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
+    """Reads the tokenizer alone, without a word on the screen.
+
+    Raises:
+        UnsupportedModelError: it belongs to no causal language model, or there is none.
+    """
+    with quiet_transformers():
+        config = None if checkpoint.gguf_file is not None else _read_config(checkpoint)
+        return _read_tokenizer(checkpoint, config)
+
+
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Within, transformers shows no bars and only errors; afterwards it is as it was before."""

@@ -11,7 +11,12 @@ import torch
 
 from outdraft.errors import FetchError, SettingsError, UnknownModelError, UnsupportedModelError
 from outdraft.models.bundled import BUNDLED, fetch, free_bytes, is_disk_full
-from outdraft.models.checkpoint import Checkpoint, first_line, read_checkpoint
+from outdraft.models.checkpoint import (
+    Checkpoint,
+    first_line,
+    read_checkpoint,
+    read_tokenizer,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -85,14 +90,27 @@ def load_model(
     checkpoint = _find(ref)
     model, tokenizer = read_checkpoint(checkpoint, wanted_dtype or _auto_dtype(place))
     model.to(place)  # type: ignore[arg-type]  # transformers' own annotation of `to` is wrong
-    model.eval().requires_grad_(False)
+    model.requires_grad_(False)  # transformers has put it in eval mode
     return LoadedModel(model, tokenizer, checkpoint.name)
+
+
+def load_tokenizer(ref: Any) -> PreTrainedTokenizerBase:
+    """Finds a model as `load_model` does and reads its tokenizer alone.
+
+    Of a hub repository, no weights are downloaded.
+
+    Raises:
+        UnknownModelError, FetchError, UnsupportedModelError, SettingsError: as `load_model`.
+    """
+    if isinstance(ref, tuple):
+        return _take_pair(ref, None, None).tokenizer
+    return read_tokenizer(_find(ref, with_weights=False))
 
 
 # --- where it lies --------------------------------------------------------------------------------
 
 
-def _find(ref: Any) -> Checkpoint:
+def _find(ref: Any, *, with_weights: bool = True) -> Checkpoint:
     if not isinstance(ref, str | Path):
         raise SettingsError(
             f"a model is a name, a path or a (model, tokenizer) pair, not {type(ref).__name__}"
@@ -108,7 +126,7 @@ def _find(ref: Any) -> Checkpoint:
     if path.suffix.lower() == ".gguf":
         raise UnknownModelError(f"there is no file {path.absolute()}; check the path")
     if isinstance(ref, str) and _HUB_ID.fullmatch(ref):
-        return Checkpoint(name, _from_hub(ref))
+        return Checkpoint(name, _from_hub(ref, with_weights=with_weights))
     raise UnknownModelError(
         f"{name!r} is no existing path, no alias ({_aliases()}) and no hub id such as 'org/name'"
     )
@@ -138,13 +156,14 @@ def _in_file(name: str, path: Path) -> Checkpoint:
     return Checkpoint(name, path.absolute().parent, path.name)
 
 
-def _from_hub(ref: str) -> Path:
+def _from_hub(ref: str, *, with_weights: bool) -> Path:
     """The local snapshot of a hub repository, brought up to date if the hub can be reached."""
     from huggingface_hub import snapshot_download
 
     try:
-        folder = Path(snapshot_download(ref, allow_patterns=_HUB_FILES + _HUB_SAFETENSORS))
-        if not any(folder.glob("model*.safetensors")):
+        weights = _HUB_SAFETENSORS if with_weights else []
+        folder = Path(snapshot_download(ref, allow_patterns=_HUB_FILES + weights))
+        if with_weights and not any(folder.glob("model*.safetensors")):
             snapshot_download(ref, allow_patterns=_HUB_FILES + _HUB_PICKLES)
     except Exception as error:
         raise _hub_error(ref, error) from error

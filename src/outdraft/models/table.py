@@ -44,6 +44,7 @@ class TableTarget(TargetModel):
     ) -> Tensor:
         if not isinstance(cache, TableCache):
             raise CacheError(f"a table target needs its own cache, not a {type(cache).__name__}")
+        cache.begin_pass(first_seq, rows.num_seqs)
         logits = torch.zeros(rows.num_seqs, rows.num_rows, self.vocab_size, dtype=torch.float64)
         for i in range(rows.num_seqs):
             token_ids, positions = rows.token_ids[i].tolist(), rows.position_ids[i].tolist()
@@ -75,6 +76,11 @@ class TableCache(KVCache):
     def remove(self, seq_idx: int) -> None:
         self.entries[seq_idx] = self.entries[-1]
         self.entries.pop()
+        self._rows.clear()
+
+    def begin_pass(self, first_seq: int, num_seqs: int) -> None:
+        """From now on only the rows of this pass can be committed."""
+        self.check_seqs(first_seq, num_seqs)
         self._rows.clear()
 
     def take(self, seq_idx: int, rows: list[tuple[int, int]]) -> None:

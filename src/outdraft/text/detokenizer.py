@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence as Seq
 
 _REPLACEMENT = "\ufffd"
-# An unfinished UTF-8 character has at most three bytes, each of which may show as one mark.
-_MAX_UNFINISHED = 3
 # Tokens decoded before the new ones, so that joins (leading spaces, merges) come out right.
 _CONTEXT = 6
+# Tokens of one character at most: its bytes in UTF-8.
+_MAX_CHARACTER = 4
 
 
 class Detokenizer:
@@ -24,34 +24,37 @@ class Detokenizer:
     def __init__(self, decode: Callable[[Seq[int]], str]) -> None:
         self._decode = decode
         self._window: list[int] = []
-        self._num_shown = 0  # tokens of the window whose text is out
-        self._shown = ""  # text of the window that is out
+        self._shown = ""  # the part of the window's text that is out
 
     def push(self, token_id: int) -> str:
         """The text that `token_id` completes; empty while a character is unfinished."""
         self._window.append(token_id)
         text = self._decode(self._window)
-        marks = len(text) - len(text.rstrip(_REPLACEMENT))
-        held = min(marks, _MAX_UNFINISHED)
-        piece = text[len(self._shown) : len(text) - held]
-        if held:
-            self._shown += piece
-        else:
-            self._slide(text)
-        return piece
+        # An unfinished character shows as marks at the end; with tokenizers that fall back to
+        # bytes, the whole run of bytes does, characters that are already out included.
+        if text.endswith(_REPLACEMENT) or not text.startswith(self._shown):
+            return ""
+        return self._show(text)
 
     def flush(self) -> str:
         """What is still held back, marks of unfinished characters included."""
-        text = self._decode(self._window)
+        return self._show(self._decode(self._window))
+
+    def _show(self, text: str) -> str:
         piece = text[len(self._shown) :]
-        self._slide(text)
+        self._shown = text
+        if len(self._window) > 2 * _CONTEXT:
+            self._forget()
         return piece
 
-    def _slide(self, text: str) -> None:
-        """Everything is out: keep the last tokens only, as context for the next."""
-        self._num_shown = len(self._window)
-        self._shown = text
-        if self._num_shown > 2 * _CONTEXT:
-            self._window = self._window[-_CONTEXT:]
-            self._num_shown = _CONTEXT
-            self._shown = self._decode(self._window)
+    def _forget(self) -> None:
+        """Keeps a context of the last tokens only.
+
+        It begins with a whole character, and it is not silent: a text's first space may be dropped
+        in decoding, and then has to be dropped from the context.
+        """
+        for size in range(_CONTEXT, _CONTEXT + _MAX_CHARACTER):
+            shown = self._decode(self._window[-size:])
+            if shown and self._shown.endswith(shown):
+                self._window, self._shown = self._window[-size:], shown
+                return

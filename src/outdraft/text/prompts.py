@@ -39,7 +39,7 @@ def to_prompt_ids(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
     """
     if isinstance(prompt, str):
         ids = list(tokenizer(prompt)["input_ids"])
-    elif prompt and all(isinstance(part, Mapping) for part in prompt):
+    elif _is_list_of(prompt, Mapping) and prompt:
         if tokenizer.chat_template is None:
             raise SettingsError(
                 "this model's tokenizer has no chat template; pass the prompt as text"
@@ -48,12 +48,12 @@ def to_prompt_ids(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
             list(prompt), tokenize=False, add_generation_prompt=True
         )
         ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-    elif all(isinstance(part, int) and not isinstance(part, bool) for part in prompt):
-        ids = [int(part) for part in prompt if isinstance(part, int)]
+    elif _is_list_of(prompt, int):
+        ids = [part for part in prompt if isinstance(part, int)]
     else:
         raise SettingsError(
             "a prompt is text, a list of token ids or a list of chat messages "
-            f'like {{"role": "user", "content": "..."}}; got {type(prompt).__name__}'
+            f'like {{"role": "user", "content": "..."}}; got {prompt!r}'
         )
     if not ids:
         raise SettingsError("the prompt has no tokens; give at least one")
@@ -62,8 +62,10 @@ def to_prompt_ids(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
 
 def is_one_prompt(prompts: object) -> bool:
     """Whether this is a single prompt and not a list of prompts."""
-    if isinstance(prompts, str):
-        return True
-    return isinstance(prompts, list | tuple) and all(
-        isinstance(part, Mapping | int) for part in prompts
+    return isinstance(prompts, str) or _is_list_of(prompts, (Mapping, int))
+
+
+def _is_list_of(value: object, kinds: type | tuple[type, ...]) -> bool:
+    return isinstance(value, list | tuple) and all(
+        isinstance(part, kinds) and not isinstance(part, bool) for part in value
     )

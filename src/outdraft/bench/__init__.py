@@ -1,0 +1,1 @@
+"""Methods held against each other on the same questions, and the figures that come of it."""
