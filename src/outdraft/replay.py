@@ -212,7 +212,7 @@ def _run(
         seed=0,
         eos_ids=frozenset(answer.token_ids[-1:] if answer.has_end else ()),
         max_context=answer.max_context,
-        decode=lambda token_ids: "",
+        decode=lambda _: "",
     )
     engine.add(sequence)
     while not engine.is_idle:

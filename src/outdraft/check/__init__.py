@@ -5,11 +5,20 @@ be the reason: a pass over several rows adds the same products in another order 
 one. `judge` tells such a *tie* from a *fault*.
 """
 
-from outdraft.check.compare import Candidate, Comparison, Difference, check, chosen_drafters
+from outdraft.check.compare import (
+    ALL,
+    Candidate,
+    Comparison,
+    Difference,
+    check,
+    chosen_drafters,
+    unusable_drafters,
+)
 from outdraft.check.fault import FAULTS, damaged
 from outdraft.check.prompts import read_prompts, shipped_prompts
 
 __all__ = [
+    "ALL",
     "FAULTS",
     "Candidate",
     "Comparison",
@@ -19,4 +28,5 @@ __all__ = [
     "damaged",
     "read_prompts",
     "shipped_prompts",
+    "unusable_drafters",
 ]

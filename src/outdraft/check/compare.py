@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from outdraft.check.judge import Judge
 from outdraft.check.prompts import to_chat
 from outdraft.draft import drafter_names
-from outdraft.errors import SettingsError
+from outdraft.errors import DrafterError, SettingsError
 from outdraft.generate import Outdraft, Result
 from outdraft.settings import GenerationSettings
 from outdraft.text.prompts import Prompt, to_prompt_ids
 
 _PLAIN = "none"
-_ALL = "all"
+ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +101,33 @@ class Comparison:
 
 
 def chosen_drafters(names: str) -> list[str]:
-    """The drafters that `"all"` or a list separated by commas stands for, each on its own.
+    """The drafters that `"all"` or a list separated by commas names, each on its own.
 
     Raises:
         SettingsError: one is unknown, or is plain decoding itself.
     """
     known = [name for name in drafter_names() if name != _PLAIN]
-    if names == _ALL:
+    if names == ALL:
         return known
     chosen = list(dict.fromkeys(spec.strip() for spec in names.split(",")))
     for spec in chosen:
         if spec.partition(":")[0] not in known:
             raise SettingsError(
-                f"drafter={spec!r} cannot be held against plain decoding; choose {_ALL} or some of "
+                f"drafter={spec!r} cannot be held against plain decoding; choose {ALL} or some of "
                 f"{', '.join(known)}"
             )
     return chosen
+
+
+def unusable_drafters(llm: Outdraft, drafters: Seq[str]) -> dict[str, str]:
+    """Those that cannot be made for this model from their name alone, and why."""
+    reasons = {}
+    for name in drafters:
+        try:
+            llm.drafter(name)
+        except DrafterError as error:
+            reasons[name] = str(error)
+    return reasons
 
 
 def check(
@@ -145,12 +156,15 @@ def check(
 
     Raises:
         SettingsError: a setting is out of range, or a prompt is empty or too long.
+        DrafterError: a drafter cannot be made for this model.
     """
     all_settings = [
         GenerationSettings(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
         for temperature in dict.fromkeys(temperatures)
     ]
     all_ids = [_prompt_ids(llm, prompt, number) for number, prompt in enumerate(prompts, start=1)]
+    for drafter in drafters:
+        llm.drafter(drafter)  # refused before anything runs
     judge = Judge(llm.target, llm.settings)
     comparisons = []
     for settings in all_settings:

@@ -33,7 +33,11 @@ def check(
     model: common.ModelOption = common.DEFAULT_MODEL,
     drafter: Annotated[
         str,
-        typer.Option(metavar="NAME,...", help="Drafters to check, separated by commas, or all."),
+        typer.Option(
+            metavar="NAME,...",
+            help="Drafters to check, separated by commas; all takes those that need no more than "
+            "their name.",
+        ),
     ] = "all",
     prompts: Annotated[
         Path | None,
@@ -74,6 +78,10 @@ def check(
     drafters = checks.chosen_drafters(drafter)
     texts = checks.shipped_prompts() if prompts is None else checks.read_prompts(prompts)
     llm = common.load_llm(model, dtype=dtype)
+    if drafter == checks.ALL:
+        for name, reason in checks.unusable_drafters(llm, drafters).items():
+            common.note(f"{name} is left out: {reason}")
+            drafters.remove(name)
     with _progress(len(texts) * len(temperatures) * (1 + len(drafters))) as on_run:
         comparisons = checks.check(
             llm,

@@ -270,7 +270,7 @@ def first_difference(one: Seq[int], other: Seq[int]) -> int | None:
 
 
 def dtype_name(llm: Outdraft) -> str:
-    """The precision the target computes in."""
+    """The precision the target computes in; targets that are no model are made for float64."""
     from outdraft.models.target import CausalLM
 
     dtype = llm.target.model.dtype if isinstance(llm.target, CausalLM) else "float64"

@@ -65,7 +65,7 @@ def choose_step(steps: Seq[RecordedStep], show: Show) -> RecordedStep | None:
 
 def _how_instructive(step: RecordedStep, show: Show) -> tuple[bool, bool, bool, int, int]:
     last = step.commit.origins[-1]
-    has_some = 2 <= step.num_accepted <= 6
+    has_some = 2 <= step.num_accepted <= 8
     texts = [show(token_id) for token_id in step.commit.token_ids]
     begin_anew = not any(text[:1].isalnum() for text in texts)  # no second halves of words
     readability = begin_anew + texts[-1].strip().isalnum()

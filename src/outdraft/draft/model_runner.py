@@ -98,6 +98,10 @@ class ModelRunner:
         self._trees = {job.request_id: tree for job, tree in zip(jobs, trees, strict=True)}
         return trees
 
+    def is_drafting(self, request_id: int) -> bool:
+        """Whether the last draft for this request is still to be settled."""
+        return request_id in self._trees
+
     def settle(self, request_id: int, token_ids: Seq[int]) -> None:
         """Keeps the rows of the last draft that the text has gone on with.
 

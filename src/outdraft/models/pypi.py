@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,7 +59,7 @@ def run_pip(arguments: list[str], folder: Path, tick: Callable[[], None]) -> tup
     """Runs pip to its end, or kills it if this thread is interrupted; exit code and stderr.
 
     Args:
-        folder: for its temporary files and messages; nothing is written anywhere else.
+        folder: for its temporary files; nothing is written anywhere else.
         tick: called several times a second meanwhile.
     """
     scratch = folder / "tmp"
@@ -68,19 +67,25 @@ def run_pip(arguments: list[str], folder: Path, tick: Callable[[], None]) -> tup
     command = [sys.executable, "-m", "pip", *arguments, "--no-cache-dir", "--no-input"]
     command += ["--disable-pip-version-check", "--progress-bar=off"]
     places = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))
-    log = folder / "stderr.txt"
-    with log.open("wb") as stderr:
-        pip = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=stderr, env={**os.environ, **places}
-        )
+    pip = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,  # not a file: pip must be able to say that the disk is full
+        text=True,
+        errors="replace",
+        env={**os.environ, **places},
+    )
+    with pip:
         try:
-            while pip.poll() is None:
+            while True:
                 tick()
-                time.sleep(_POLL_SECONDS)
+                try:
+                    _, messages = pip.communicate(timeout=_POLL_SECONDS)
+                except subprocess.TimeoutExpired:
+                    continue
+                return pip.returncode, messages
         finally:
             pip.kill()  # does nothing to a process that has ended
-            pip.wait()
-    return pip.returncode, log.read_text(errors="replace")
 
 
 def _error(requirement: str, messages: str) -> FetchError | OSError:

@@ -1,0 +1,86 @@
+"""The default model, in fp32: the promises hold on real weights, real text and a real tokenizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outdraft import Outdraft
+
+pytestmark = pytest.mark.real
+
+DRAFTERS = ["none", "prompt-lookup", "suffix"]
+REPEATING = "one two three four, one two three four, one two three"
+PROMPTS = [
+    "The capital of France is",
+    [{"role": "user", "content": "Repeat after me: the quick brown fox jumps over the lazy dog."}],
+]
+RAGGED = [
+    "Once",
+    "The three primary colours are red,",
+    REPEATING,
+    "def add(a, b):\n    return",
+    "😀 means",
+    "In 1969, the first human beings walked on the surface of the Moon. In 1969,",
+    "a a a a a a a a a a a a",
+    "Bonjour, je m'appelle",
+]
+WAYS: list[dict[str, Any]] = [{"temperature": 0.0}, {"temperature": 0.9, "top_p": 0.95}]
+every_way = pytest.mark.parametrize("way", WAYS, ids=["greedy", "sampled"])
+
+
+@every_way
+@pytest.mark.parametrize("prompt", PROMPTS, ids=["text", "chat"])
+def test_every_drafter_writes_the_same_tokens(
+    llm: Outdraft, prompt: Any, way: dict[str, Any]
+) -> None:
+    results = [
+        llm.generate(prompt, max_new_tokens=32, seed=7, drafter=drafter, **way)
+        for drafter in DRAFTERS
+    ]
+    assert len({result.token_ids for result in results}) == 1
+    assert len({(result.text, result.finish_reason) for result in results}) == 1
+
+
+@every_way
+def test_a_ragged_batch_equals_its_single_runs(llm: Outdraft, way: dict[str, Any]) -> None:
+    options = {"max_new_tokens": 16, "seed": 7, "drafter": "suffix", **way}
+    batch = llm.generate(RAGGED, **options)
+    singles = [llm.generate(prompt, **options) for prompt in RAGGED]
+    assert [result.token_ids for result in batch] == [result.token_ids for result in singles]
+    assert [result.text for result in batch] == [result.text for result in singles]
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS[1:])
+def test_a_text_that_repeats_itself_takes_fewer_passes(llm: Outdraft, drafter: str) -> None:
+    stats = llm.generate(REPEATING, max_new_tokens=24, drafter=drafter).stats
+    assert stats.tokens_per_step > 1.5
+
+
+@every_way
+def test_streamed_pieces_join_to_the_text(llm: Outdraft, way: dict[str, Any]) -> None:
+    stream = llm.stream("Emoji of animals: 🐶 🐱 🐭", max_new_tokens=24, seed=3, **way)
+    pieces = list(stream)
+    assert "".join(piece.text for piece in pieces) == stream.result.text
+    assert sum((piece.token_ids for piece in pieces), ()) == stream.result.token_ids
+    whole = llm.tokenizer.decode(
+        stream.result.token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
+    assert stream.result.text == whole
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_a_stop_string_ends_the_text_before_it(llm: Outdraft, drafter: str) -> None:
+    free = llm.generate(REPEATING, max_new_tokens=24, drafter="none").text
+    stop = free[10:16]
+    stopped = llm.generate(REPEATING, max_new_tokens=24, stop=stop, drafter=drafter)
+    assert stopped.text == free[: free.index(stop)]
+    assert stopped.finish_reason == "stop"
+
+
+def test_a_chat_answer_ends_with_the_models_own_end(llm: Outdraft) -> None:
+    question = [{"role": "user", "content": "Say only the word yes."}]
+    result = llm.generate(question, max_new_tokens=60)
+    assert result.finish_reason == "stop"
+    assert "<|im_end|>" not in result.text

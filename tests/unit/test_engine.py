@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import pytest
+import torch
+from torch import Tensor
+
+from outdraft.draft import make_drafter
+from outdraft.engine import Engine
+from outdraft.errors import DrafterError, SettingsError
+from outdraft.interfaces import Drafter, KVCache
+from outdraft.models.table import TableTarget
+from outdraft.sequence import Sequence
+from outdraft.settings import EngineSettings
+from outdraft.types import Budget, Commit, DraftTree, Rows
+from support.runs import check_cache, run
+from support.toys import TABLE, make_sequence
+
+
+class Watcher(Drafter):
+    """Guesses a little and notes all it hears."""
+
+    name = "watcher"
+
+    def __init__(self) -> None:
+        self.proposed_to: list[tuple[int, ...]] = []
+        self.seen: dict[int, list[int]] = {}
+        self.finished: list[int] = []
+
+    def propose(self, batch: Seq[Sequence], budget: Budget) -> list[DraftTree]:
+        self.proposed_to.append(tuple(sequence.request_id for sequence in batch))
+        return [DraftTree.chain([sequence.root_id], 0.5, self.name) for sequence in batch]
+
+    def observe(self, sequence: Sequence, commit: Commit) -> None:
+        assert sequence.request_id not in self.finished
+        self.seen.setdefault(sequence.request_id, []).extend(commit.token_ids)
+
+    def finish(self, sequence: Sequence) -> None:
+        self.finished.append(sequence.request_id)
+
+
+def requests(*lengths: int) -> list[Sequence]:
+    """Requests with different prompts that write this many tokens."""
+    return [
+        make_sequence(range(i, i + 3), request_id=i, eos_ids=[], max_new_tokens=length)
+        for i, length in enumerate(lengths)
+    ]
+
+
+def engine_of(table: TableTarget, drafter: Drafter | None = None, max_batch: int = 8) -> Engine:
+    return Engine(table, drafter or Watcher(), EngineSettings(max_batch=max_batch))
+
+
+def finish(engine: Engine) -> None:
+    while not engine.is_idle:
+        engine.step()
+        check_cache(engine)
+
+
+def texts_alone(table: TableTarget, *lengths: int) -> list[list[int]]:
+    """What the same requests write if each has the engine to itself."""
+    sequences = requests(*lengths)
+    for sequence in sequences:
+        run(table, make_drafter("none"), [sequence])
+    return [sequence.new_ids for sequence in sequences]
+
+
+def texts(sequences: Seq[Sequence]) -> list[list[int]]:
+    return [sequence.new_ids for sequence in sequences]
+
+
+# --- joining and leaving --------------------------------------------------------------------------
+
+
+def test_a_new_engine_is_idle_and_a_step_does_nothing(table: TableTarget) -> None:
+    engine = engine_of(table)
+    assert engine.is_idle
+    assert engine.step() == []
+
+
+def test_the_first_step_brings_first_tokens_before_any_draft_work(table: TableTarget) -> None:
+    drafter = Watcher()
+    engine = engine_of(table, drafter)
+    for sequence in requests(5, 5):
+        engine.add(sequence)
+    commits = engine.step()
+    assert [(commit.request_id, commit.origins) for commit in commits] == [
+        (0, ("plain",)),
+        (1, ("plain",)),
+    ]
+    assert drafter.proposed_to == []
+
+
+def test_requests_of_different_length_share_passes_and_leave_when_done(table: TableTarget) -> None:
+    sequences = requests(1, 9, 4, 6)
+    run(table, Watcher(), sequences)
+    assert texts(sequences) == texts_alone(table, 1, 9, 4, 6)
+
+
+def test_a_request_joins_while_others_run(table: TableTarget) -> None:
+    sequences = requests(9, 9, 3)
+    engine = engine_of(table)
+    for sequence in sequences:
+        engine.add(sequence)
+        engine.step()
+        engine.step()
+        check_cache(engine)
+    finish(engine)
+    assert texts(sequences) == texts_alone(table, 9, 9, 3)
+
+
+def test_more_requests_than_places_wait_for_one_to_leave(table: TableTarget) -> None:
+    sequences = requests(3, 7, 5, 2, 6)
+    drafter = Watcher()
+    engine = engine_of(table, drafter, max_batch=2)
+    for sequence in sequences:
+        engine.add(sequence)
+    engine.step()
+    assert [len(sequence.new_ids) for sequence in sequences] == [1, 1, 0, 0, 0]
+    finish(engine)
+    assert max(len(batch) for batch in drafter.proposed_to) == 2
+    assert texts(sequences) == texts_alone(table, 3, 7, 5, 2, 6)
+
+
+def test_waiting_requests_start_in_the_order_they_came(table: TableTarget) -> None:
+    commits = run(table, Watcher(), requests(2, 2, 2, 2), max_batch=1)
+    started = list(dict.fromkeys(commit.request_id for commit in commits))
+    assert started == [0, 1, 2, 3]
+
+
+def test_a_request_that_ends_with_its_first_token_gives_its_place_on_at_once(
+    table: TableTarget,
+) -> None:
+    engine = engine_of(table, max_batch=1)
+    sequences = requests(1, 1, 1)
+    for sequence in sequences:
+        engine.add(sequence)
+    assert [commit.finish_reason for commit in engine.step()] == ["length"] * 3
+    assert engine.is_idle
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 512])
+def test_a_prompt_read_in_chunks_gives_the_same_text(table: TableTarget, chunk: int) -> None:
+    sequences = [make_sequence(range(7), max_new_tokens=6, request_id=i) for i in range(2)]
+    run(table, Watcher(), sequences, prompt_chunk=chunk)
+    whole = make_sequence(range(7), max_new_tokens=6)
+    run(table, make_drafter("none"), [whole])
+    assert texts(sequences) == [whole.new_ids] * 2
+
+
+# --- what the drafter hears -----------------------------------------------------------------------
+
+
+def test_the_drafter_hears_of_every_token_and_of_every_end(table: TableTarget) -> None:
+    drafter = Watcher()
+    sequences = requests(1, 6, 3)
+    run(table, drafter, sequences)
+    assert drafter.seen == {sequence.request_id: sequence.new_ids for sequence in sequences}
+    assert sorted(drafter.finished) == [0, 1, 2]
+
+
+# --- cancelling -----------------------------------------------------------------------------------
+
+
+def test_cancelling_a_waiting_request_takes_it_out_of_the_queue(table: TableTarget) -> None:
+    sequences = requests(3, 3, 3)
+    engine = engine_of(table, max_batch=1)
+    for sequence in sequences:
+        engine.add(sequence)
+    engine.cancel(sequences[1])
+    finish(engine)
+    assert [sequence.finish_reason for sequence in sequences] == ["length", "cancelled", "length"]
+    assert sequences[1].new_ids == []
+
+
+@pytest.mark.parametrize("leaving", [0, 1, 2])
+@pytest.mark.parametrize("after_steps", [1, 2, 4])
+def test_cancelling_a_running_request_touches_no_other(
+    table: TableTarget, leaving: int, after_steps: int
+) -> None:
+    drafter = Watcher()
+    engine = engine_of(table, drafter)
+    sequences = requests(9, 9, 9)
+    for sequence in sequences:
+        engine.add(sequence)
+    for _ in range(after_steps):
+        engine.step()
+    so_far = list(sequences[leaving].new_ids)
+    engine.cancel(sequences[leaving])
+    check_cache(engine)
+    assert drafter.finished == [leaving]
+    finish(engine)
+    alone = texts_alone(table, 9, 9, 9)
+    assert sequences[leaving].finish_reason == "cancelled"
+    assert sequences[leaving].new_ids == so_far == alone[leaving][: len(so_far)]
+    for other in {0, 1, 2} - {leaving}:
+        assert sequences[other].new_ids == alone[other]
+    assert sorted(drafter.finished) == [0, 1, 2]
+
+
+def test_cancelling_twice_or_too_late_changes_nothing(table: TableTarget) -> None:
+    drafter = Watcher()
+    engine = engine_of(table, drafter)
+    (sequence,) = requests(3)
+    engine.add(sequence)
+    finish(engine)
+    engine.cancel(sequence)
+    engine.cancel(sequence)
+    assert sequence.finish_reason == "length"
+    assert drafter.finished == [0]
+
+
+def test_a_cancelled_place_is_taken_by_the_next_request(table: TableTarget) -> None:
+    engine = engine_of(table, max_batch=1)
+    sequences = requests(50, 3)
+    for sequence in sequences:
+        engine.add(sequence)
+    engine.step()
+    engine.cancel(sequences[0])
+    finish(engine)
+    assert sequences[1].new_ids == texts_alone(table, 50, 3)[1]
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def test_an_empty_prompt_is_refused(table: TableTarget) -> None:
+    with pytest.raises(SettingsError, match="no tokens"):
+        engine_of(table).add(make_sequence([]))
+
+
+@pytest.mark.parametrize(("prompt_len", "too_many"), [(20, 1), (21, 2), (30, 11)])
+def test_a_prompt_that_fills_the_context_is_refused(prompt_len: int, too_many: int) -> None:
+    target = TableTarget(max_context=20)
+    sequence = make_sequence([1] * prompt_len, max_context=20)
+    with pytest.raises(SettingsError, match=f"{prompt_len} tokens.* 20; .* {too_many}$"):
+        engine_of(target).add(sequence)
+    assert engine_of(target).is_idle
+
+
+def test_the_longest_prompt_that_fits_gets_one_token() -> None:
+    target = TableTarget(max_context=20)
+    sequence = make_sequence([1] * 19, max_context=20)
+    run(target, Watcher(), [sequence])
+    assert (len(sequence.new_ids), sequence.finish_reason) == (1, "length")
+
+
+class Broken(Watcher):
+    """Breaks its contract after a few steps."""
+
+    def __init__(self, answer: list[DraftTree] | Exception) -> None:
+        super().__init__()
+        self.answer: list[DraftTree] | Exception | None = answer
+
+    def propose(self, batch: Seq[Sequence], budget: Budget) -> list[DraftTree]:
+        trees = super().propose(batch, budget)
+        if len(self.proposed_to) < 3 or self.answer is None:
+            return trees
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        ([DraftTree()], DrafterError, "1 drafts for 2 sequences"),
+        ([DraftTree.chain([16], drafter="broken"), DraftTree()], DrafterError, "vocabulary has 16"),
+        (RuntimeError("no idea"), RuntimeError, "no idea"),
+    ],
+)
+def test_a_drafters_error_reaches_the_caller_and_leaves_the_texts_consistent(
+    table: TableTarget,
+    answer: list[DraftTree] | Exception,
+    error: type[Exception],
+    message: str,
+) -> None:
+    drafter = Broken(answer)
+    engine = engine_of(table, drafter)
+    sequences = requests(9, 9)
+    for sequence in sequences:
+        engine.add(sequence)
+    with pytest.raises(error, match=message):
+        finish(engine)
+    check_cache(engine)
+    drafter.answer = None
+    finish(engine)
+    assert texts(sequences) == texts_alone(table, 9, 9)
+
+
+class BrokenEar(Watcher):
+    """Cannot stand the end of a request."""
+
+    def observe(self, sequence: Sequence, commit: Commit) -> None:
+        super().observe(sequence, commit)
+        if commit.finish_reason is not None:
+            raise RuntimeError("no more")
+
+
+def test_an_error_while_a_request_ends_does_not_carry_it_past_its_end(table: TableTarget) -> None:
+    engine = engine_of(table, BrokenEar())
+    sequences = requests(3, 6)
+    for sequence in sequences:
+        engine.add(sequence)
+    for _ in sequences:
+        with pytest.raises(RuntimeError, match="no more"):
+            finish(engine)
+    assert engine.is_idle
+    assert texts(sequences) == texts_alone(table, 3, 6)
+
+
+class BrokenTarget(TableTarget):
+    """Fails in one of its passes."""
+
+    def __init__(self, failing_pass: int) -> None:
+        super().__init__(**TABLE)
+        self.passes_left = failing_pass
+
+    def forward(
+        self, rows: Rows, cache: KVCache, *, first_seq: int = 0, logits_to_keep: int = 0
+    ) -> Tensor:
+        self.passes_left -= 1
+        if self.passes_left == 0:
+            raise RuntimeError("out of memory")
+        return super().forward(rows, cache, first_seq=first_seq, logits_to_keep=logits_to_keep)
+
+
+@pytest.mark.parametrize("failing_pass", range(1, 8))
+def test_after_a_failed_pass_no_request_runs_on_with_a_hole_in_its_cache(
+    table: TableTarget, failing_pass: int
+) -> None:
+    engine = Engine(BrokenTarget(failing_pass), Watcher(), EngineSettings(prompt_chunk=2))
+    sequences = requests(5, 5)
+    for sequence in sequences:
+        engine.add(sequence)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        finish(engine)
+    check_cache(engine)
+    finish(engine)
+    for sequence, alone in zip(sequences, texts_alone(table, 5, 5), strict=True):
+        assert sequence.new_ids == alone[: len(sequence.new_ids)]
+
+
+def test_commits_are_ordinary_tensors_no_graph_is_kept(table: TableTarget) -> None:
+    engine = engine_of(table)
+    (sequence,) = requests(3)
+    engine.add(sequence)
+    with torch.enable_grad():
+        finish(engine)
+        assert torch.is_grad_enabled()
+    assert len(sequence.new_ids) == 3

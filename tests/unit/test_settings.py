@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from outdraft.errors import OutdraftError, SettingsError
+from outdraft.settings import EngineSettings, GenerationSettings
+
+INF, NAN = float("inf"), float("nan")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_new_tokens", 1),
+        ("temperature", 0.0),
+        ("temperature", 100.0),
+        ("top_k", None),
+        ("top_k", 1),
+        ("top_k", 10**9),
+        ("top_p", 1.0),
+        ("top_p", 1e-9),
+        ("min_p", 0.0),
+        ("min_p", 1.0),
+        ("seed", None),
+        ("seed", 0),
+        ("seed", 2**63 - 1),
+        ("stop", ("a", "bc")),
+        ("ignore_eos", True),
+    ],
+)
+def test_values_up_to_the_edge_are_taken(name: str, value: Any) -> None:
+    assert getattr(GenerationSettings(**{name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_new_tokens", 0),
+        ("max_new_tokens", -1),
+        ("max_new_tokens", 1.5),
+        ("max_new_tokens", None),
+        ("temperature", -0.1),
+        ("temperature", INF),
+        ("temperature", NAN),
+        ("temperature", "warm"),
+        ("top_k", 0),
+        ("top_k", -1),
+        ("top_p", 0.0),
+        ("top_p", 1.001),
+        ("top_p", NAN),
+        ("min_p", -0.1),
+        ("min_p", 1.001),
+        ("min_p", NAN),
+        ("seed", -1),
+        ("seed", 2**63),
+        ("stop", ""),
+        ("stop", ("a", "")),
+        ("stop", 7),
+        ("ignore_eos", "perhaps"),
+    ],
+)
+def test_values_over_the_edge_are_refused_by_name_and_value(name: str, value: Any) -> None:
+    with pytest.raises(SettingsError) as refused:
+        GenerationSettings(**{name: value})
+    assert name in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_batch", 0), ("max_draft_nodes", -1), ("prompt_chunk", 0), ("prompt_chunk", None)],
+)
+def test_engine_settings_have_edges_too(name: str, value: Any) -> None:
+    with pytest.raises(SettingsError, match=name):
+        EngineSettings(**{name: value})
+
+
+def test_engine_settings_take_their_least_values() -> None:
+    settings = EngineSettings(max_batch=1, max_draft_nodes=0, prompt_chunk=1)
+    assert (settings.max_batch, settings.max_draft_nodes, settings.prompt_chunk) == (1, 0, 1)
+
+
+def test_an_unknown_name_is_refused_and_the_known_ones_are_listed() -> None:
+    with pytest.raises(SettingsError, match="temprature: there is no such setting") as refused:
+        GenerationSettings(temprature=1.0)
+    for name in GenerationSettings.model_fields:
+        assert name in str(refused.value)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(SettingsError) as refused:
+        GenerationSettings(top_k=0, top_p=2.0, colour="red")
+    for name in ("top_k=0", "top_p=2.0", "colour"):
+        assert name in str(refused.value)
+
+
+def test_a_settings_error_is_a_value_error_and_one_of_ours() -> None:
+    assert issubclass(SettingsError, ValueError)
+    assert issubclass(SettingsError, OutdraftError)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [(None, ()), ("ab", ("ab",)), (["a", "b"], ("a", "b")), ((), ())]
+)
+def test_stop_is_one_string_or_several(given: Any, kept: tuple[str, ...]) -> None:
+    assert GenerationSettings(stop=given).stop == kept
+
+
+def test_settings_cannot_be_changed_in_place() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        GenerationSettings().temperature = 1.0  # type: ignore[misc]
+
+
+def test_replace_keeps_the_rest_and_checks_anew() -> None:
+    settings = GenerationSettings(temperature=0.5, stop="x", seed=3)
+    assert settings.replace(temperature=1.0) == GenerationSettings(
+        temperature=1.0, stop="x", seed=3
+    )
+    with pytest.raises(SettingsError, match="top_p"):
+        settings.replace(top_p=0.0)
+    with pytest.raises(SettingsError, match="no such setting"):
+        settings.replace(topp=0.5)
+
+
+def test_greedy_means_temperature_zero_alone() -> None:
+    assert GenerationSettings().is_greedy
+    assert not GenerationSettings(temperature=1e-6).is_greedy
+    assert not GenerationSettings(temperature=1.0, top_k=1).is_greedy
