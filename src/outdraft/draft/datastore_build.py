@@ -57,11 +57,9 @@ def build_datastore(
     """
     sort = _load_sorter()
     width = width_for(vocabulary.size)
-    if not 0 < (shard_tokens + 1) * width <= _MAX_SHARD_BYTES:
-        raise DrafterError(
-            f"shards of {shard_tokens} tokens cannot be sorted; take 1 to "
-            f"{_MAX_SHARD_BYTES // width - 1}"
-        )
+    most = _MAX_SHARD_BYTES // width - 1
+    if not 1 <= shard_tokens <= most:
+        raise DrafterError(f"shards of {shard_tokens} tokens cannot be sorted; take 1 to {most}")
     partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
         with partial.open("wb") as file:

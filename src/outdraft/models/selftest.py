@@ -9,8 +9,9 @@ from outdraft.errors import SelfTestError
 from outdraft.interfaces import KVCache, TargetModel
 from outdraft.types import Rows
 
-# Largest difference of logits, as a share of their standard deviation, by the bits of the mantissa.
-_TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
+# Largest difference of logits, as a share of their standard deviation. Models in float64 still
+# compute some normalisations in float32.
+_TOLERANCE = {torch.float64: 1e-4, torch.float32: 2e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
 
 
 def self_test(target: TargetModel) -> float:
@@ -28,14 +29,15 @@ def self_test(target: TargetModel) -> float:
     root, *nodes = _some_ids(target, 5, salt=3)
     parents = [0, 1, 0, 3]  # rows; root is row 0:   root ─▶ 1 ─▶ 2   and   root ─▶ 3 ─▶ 4
     together = _read_tree(target, contexts, [root, *nodes], parents)
-    worst = 0.0
+    differences = []
     branches = ([0, 1, 2], [0, 3, 4])  # one for each context: every row is held against its twin
     for seq_idx, (context, branch) in enumerate(zip(contexts, branches, strict=True)):
         alone = _read_one_by_one(target, context, [[root, *nodes][row] for row in branch])
         difference = (together[seq_idx, branch].double() - alone.double()).abs().max()
-        worst = max(worst, float(difference / alone.double().std()))
+        differences.append(difference / alone.double().std())
+    worst = float(torch.stack(differences).max())
     tolerance = _TOLERANCE[together.dtype]
-    if not worst <= tolerance:  # also true of nan
+    if not worst <= tolerance:  # true of nan too, which `max` of tensors passes on
         raise SelfTestError(
             "this model reads several rows in one pass differently from one by one: logits differ "
             f"by {worst:.2g} standard deviations, rounding explains {tolerance:.2g}; drafting "

@@ -146,7 +146,7 @@ def test_an_older_datastore_stays_until_the_new_one_is_whole(tmp_path: Path) -> 
 
 
 def test_a_folder_that_is_not_there_is_an_error_of_ours(tmp_path: Path) -> None:
-    with pytest.raises(DrafterError, match="could not be written .*No such file"):
+    with pytest.raises(DrafterError, match=r"could not be written .*No such file"):
         write_datastore(tmp_path / "no" / "x", [[1]])
 
 

@@ -52,7 +52,7 @@ def test_another_version_is_named(path: Path) -> None:
 
 def test_a_damaged_header_is_noticed(path: Path) -> None:
     flip(path, path.read_bytes().index(b'"token_bytes"') + 16)
-    with pytest.raises(DrafterError, match="header of the datastore .* is damaged"):
+    with pytest.raises(DrafterError, match=r"header of the datastore .* is damaged"):
         read_header(path)
 
 
