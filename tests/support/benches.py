@@ -27,7 +27,9 @@ def toy_llm(table: TableTarget, **options: Any) -> Outdraft:
     return Outdraft(table, LetterTokenizer(), **{"eos_ids": [EOS], "name": "table", **options})
 
 
-def echo_method(name: str = "echo", *, fails_on: str = "", starts: list[str] | None = None) -> Method:
+def echo_method(
+    name: str = "echo", *, fails_on: str = "", starts: list[str] | None = None
+) -> Method:
     """Answers with the last letters of the prompt, at once.
 
     Args:

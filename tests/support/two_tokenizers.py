@@ -99,13 +99,21 @@ class Reciter(TargetModel):
         return logits[:, -logits_to_keep:]
 
     def _next(self, token_ids: Seq[int]) -> int:
-        text = self.tokenizer.decode(token_ids, skip_special_tokens=True)
-        pending = len(text) - len(text.rstrip("\ufffd"))
-        place = STORY.find(text.rstrip("\ufffd")[-30:])
-        if place < 0:
-            return self.tokenizer.eos_token_id
-        rest = STORY[place + len(text.rstrip("\ufffd")[-30:]) :]
-        if not rest:
-            return self.tokenizer.eos_token_id
-        found = self.tokenizer(rest, add_special_tokens=False)["input_ids"]
-        return found[min(pending, len(found) - 1)]
+        return _next_of_story(self.tokenizer, tuple(token_ids[-30:]))
+
+
+@lru_cache(maxsize=None)
+def _next_of_story(tokenizer: Any, token_ids: tuple[int, ...]) -> int:
+    text = tokenizer.decode(token_ids, skip_special_tokens=True)
+    whole = text.rstrip("\ufffd")[-20:]
+    place = STORY.find(whole) + len(whole)
+    rest = STORY[place : place + 20]
+    if whole not in STORY or not rest:
+        return int(tokenizer.eos_token_id)
+    num_unfinished = len(text) - len(text.rstrip("\ufffd"))
+    for before in (whole, "\n"):  # as it goes on, or from inside a token
+        head = tokenizer(before, add_special_tokens=False)["input_ids"]
+        full = tokenizer(before + rest, add_special_tokens=False)["input_ids"]
+        if full[: len(head)] == head:
+            return int(full[len(head) + num_unfinished])
+    raise AssertionError(f"no token follows {whole!r}")

@@ -188,6 +188,15 @@ def test_two_tokens_a_step_apart_are_a_tie() -> None:
             assert difference.fault is None
 
 
+def test_the_tolerance_is_twice_the_move_that_was_measured() -> None:
+    """Three steps: more than the last rounding alone, as the errors of many layers are."""
+    llm = make_llm(Reworked(tied(3 * 2**-4, torch.bfloat16)), eos_ids=())
+    for comparison in run(llm, prompts=["ddd"]):
+        assert (comparison.ties, comparison.faults) == (1, 0)
+        assert comparison.differences[0].gap == 3 * 2**-4
+        assert comparison.differences[0].tolerance == 6 * 2**-4
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_a_move_that_the_format_cannot_explain_is_a_fault(dtype: torch.dtype) -> None:
     llm = make_llm(Reworked(tied(4.0, dtype)), eos_ids=())
@@ -244,6 +253,11 @@ def test_both_tokens_have_to_be_near_the_best_and_not_only_each_other() -> None:
     assert verdict.gap == 0.0
     assert verdict.fault is not None
     assert verdict.fault.startswith("the plain run's token lies 5 behind")
+
+
+def test_a_reading_that_is_no_number_is_a_fault_even_where_the_tokens_are_equal() -> None:
+    verdict = judge_of(Reworked(nan_in_wide_passes)).judge(IDS, (3, 3), GREEDY, 0)
+    assert verdict.fault is not None
 
 
 def test_a_colder_draw_has_a_wider_tolerance() -> None:

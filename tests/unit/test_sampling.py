@@ -151,6 +151,18 @@ def test_the_logits_are_left_as_they_were() -> None:
 # --- greedy ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("vocab", [64, 128, 192, 4096])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_greedy_is_argmax_also_where_it_looks_block_by_block(
+    vocab: int, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(vocab)
+    logits = torch.randn(3, 7, vocab, generator=generator).mul(2).round().to(dtype)  # many ties
+    logits[0, 0, vocab // 2] = float("nan")
+    logits[1, 1] = float("-inf")
+    assert torch.equal(greedy(logits), logits.argmax(dim=-1))
+
+
 @pytest.mark.parametrize("vocab", [3, 64, 5000])
 def test_greedy_takes_the_lowest_id_on_ties(vocab: int) -> None:
     logits = torch.zeros(3, vocab)

@@ -180,7 +180,7 @@ def replace_file(path: Path, text: str) -> None:
 
 def _append(path: Path, values: Seq[Any]) -> None:
     if values:
-        with path.open("ab") as file:
+        with path.open("ab", buffering=0) as file:
             file.write(to_lines(values).encode())
 
 

@@ -142,7 +142,7 @@ class _Reading:
 
     @classmethod
     def of(cls, logits: Tensor, moved: float) -> _Reading:
-        last = logits[-1]
+        last = logits[-1].clone()  # a view would keep all rows in memory
         finite = last[last.isfinite()].double()
         most = _MOST_MOVED[logits.dtype] * float(finite.std()) if len(finite) > 1 else 0.0
         fault = None

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from outdraft import __version__
-from outdraft.cli import check, demo, generate, models
+from outdraft.cli import check, datastore, demo, generate, models
 from outdraft.cli.common import CommandLine, examples, help_of
 
 HELP = """The same text from a language model, sooner.
@@ -34,6 +34,7 @@ app.command(help=help_of(generate.generate), epilog=generate.EXAMPLES)(generate.
 app.command(help=help_of(demo.demo), epilog=demo.EXAMPLES)(demo.demo)
 app.command(help=help_of(models.models), epilog=models.EXAMPLES)(models.models)
 app.command(help=help_of(check.check), epilog=check.EXAMPLES)(check.check)
+app.add_typer(datastore.datastore_app, name="datastore")
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -64,7 +64,7 @@ def _datastore(argument: str, context: DrafterContext | None) -> Drafter:
             "drafter 'datastore' needs a file to guess from, as in datastore:PATH; build one with "
             "`outdraft datastore build FILES... --model REF -o PATH`"
         )
-    return DatastoreDrafter(Path(argument), _vocabulary("datastore", context))
+    return DatastoreDrafter(Path(argument).expanduser(), _vocabulary("datastore", context))
 
 
 def _vocabulary(name: str, context: DrafterContext | None) -> Vocabulary:

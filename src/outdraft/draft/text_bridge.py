@@ -236,8 +236,10 @@ def _continue(
     if full[: len(head)] == head:
         found = full[len(head) :]
         return found[num_unfinished:] if found[:num_unfinished] == list(unfinished) else []
-    # A token would go across the end of the text, which has been written with other tokens.
-    found = _encode(tokenizer, new_text)
+    # A token would go across the end of the text, which has been written with other tokens: encode
+    # as if a line began here, since some tokenizers put a space before what begins a text.
+    head, full = _encode(tokenizer, "\n"), _encode(tokenizer, "\n" + new_text)
+    found = full[len(head) :]
     fits = not unfinished and _decode(tokenizer, whole + found) == before + new_text
     return found if fits else []
 

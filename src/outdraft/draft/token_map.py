@@ -78,8 +78,8 @@ class TokenMap:
         target_tokens, draft_tokens = _tokens_by_id(target), _tokens_by_id(draft)
         differing = [
             token_id
-            for token_id, token in sorted(target_tokens.items())
-            if draft_tokens.get(token_id) != token
+            for token_id in sorted(target_tokens.keys() | draft_tokens.keys())
+            if target_tokens.get(token_id) != draft_tokens.get(token_id)
         ]
         added = {*_added_ids(target), *_added_ids(draft)}
         is_same = added.issuperset(differing)
@@ -94,7 +94,7 @@ class TokenMap:
                 to_draft[target_id] = draft_id
                 to_target[draft_id] = target_id
         shown = "; ".join(
-            f"id {token_id} is {target_tokens[token_id]!r} for the target and "
+            f"id {token_id} is {target_tokens.get(token_id)!r} for the target and "
             f"{draft_tokens.get(token_id)!r} for the draft model"
             for token_id in differing[:_NUM_SHOWN]
         )

@@ -86,6 +86,7 @@ def run_pip(arguments: list[str], folder: Path, tick: Callable[[], None]) -> tup
                 return pip.returncode, messages
         finally:
             pip.kill()  # does nothing to a process that has ended
+            pip.wait()
 
 
 def _error(requirement: str, messages: str) -> FetchError | OSError:

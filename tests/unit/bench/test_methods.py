@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import pytest
+
+from outdraft.bench.methods import Method, make_methods
+from outdraft.bench.records import Answer
+from outdraft.errors import DrafterError, SettingsError
+from outdraft.generate import Outdraft
+from outdraft.models.table import TableTarget
+from outdraft.settings import GenerationSettings
+from support.benches import toy_llm
+
+PROMPTS = [[1, 2, 3, 1, 2], [4, 5, 6]]
+SETTINGS = GenerationSettings(max_new_tokens=24, seed=0)
+
+
+@pytest.fixture
+def llm(table: TableTarget) -> Outdraft:
+    return toy_llm(table)
+
+
+def answers(method: Method, prompts: Seq[Seq[int]] = PROMPTS) -> list[Answer]:
+    return method.start()(prompts, SETTINGS)
+
+
+def test_baselines_come_first_and_keep_their_names(llm: Outdraft) -> None:
+    methods = make_methods(llm, drafters=["auto", "prompt-lookup,suffix"], baselines=["plain"])
+    assert [(method.name, method.drafter) for method in methods] == [
+        ("plain", "none"),
+        ("auto", "suffix"),
+        ("prompt-lookup,suffix", "prompt-lookup,suffix"),
+    ]
+
+
+def test_a_drafting_method_answers_as_generate_does(llm: Outdraft) -> None:
+    (method,) = make_methods(llm, drafters=["suffix"])
+    (answer,) = answers(method, PROMPTS[:1])
+    result = llm.generate(PROMPTS[0], drafter="suffix", max_new_tokens=24)
+    stats = result.stats
+    assert (answer.token_ids, answer.text) == (result.token_ids, result.text)
+    assert answer.finish_reason == result.finish_reason
+    assert (answer.passes, answer.rows) == (stats.steps + 1, stats.steps + stats.drafted)
+    assert (answer.drafted, answer.accepted) == (stats.drafted, stats.accepted)
+    assert list(answer.judged_by_depth or ()) == stats.judged_by_depth
+    assert list(answer.accepted_by_depth or ()) == stats.accepted_by_depth
+    assert answer.first_token_seconds > 0
+    assert (answer.draft_seconds or 0) > 0
+    assert (answer.target_seconds or 0) > 0
+
+
+def test_plain_drafts_nothing(llm: Outdraft) -> None:
+    (method,) = make_methods(llm, baselines=["plain"])
+    for answer in answers(method):
+        assert answer.drafted == 0
+        assert answer.passes == len(answer.token_ids) == answer.rows + 1
+
+
+def test_answers_given_together_are_those_given_alone_without_times_of_their_own(
+    llm: Outdraft,
+) -> None:
+    (method,) = make_methods(llm, drafters=["suffix"])
+    alone = [answers(method, [prompt])[0] for prompt in PROMPTS]
+    together = answers(method)
+    assert [a.token_ids for a in together] == [a.token_ids for a in alone]
+    assert all(a.draft_seconds is None and a.target_seconds is None for a in together)
+
+
+def test_each_start_has_a_drafter_of_its_own(
+    llm: Outdraft, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = []
+    generate = Outdraft.generate
+
+    def watch(self: Outdraft, *args: object, drafter: object, **settings: object) -> object:
+        used.append(drafter)
+        return generate(self, *args, drafter=drafter, **settings)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Outdraft, "generate", watch)
+    (method,) = make_methods(llm, drafters=["suffix"])
+    first, second = method.start(), method.start()
+    for answer in (first, first, second):
+        answer(PROMPTS, SETTINGS)
+    assert used[0] is used[1] is not used[2]
+
+
+def test_settings_reach_the_engine(llm: Outdraft) -> None:
+    (method,) = make_methods(llm, baselines=["plain"])
+    settings = GenerationSettings(max_new_tokens=24, temperature=1.2, seed=5)
+    (answer,) = method.start()(PROMPTS[:1], settings)
+    direct = llm.generate(PROMPTS[0], drafter="none", max_new_tokens=24, temperature=1.2, seed=5)
+    assert answer.token_ids == direct.token_ids
+
+
+@pytest.mark.parametrize(
+    ("drafters", "baselines", "message"),
+    [
+        ([], [], "there is nothing to measure"),
+        (["suffix", "suffix"], [], "'suffix' is named twice"),
+        ([], ["plain", "plain"], "'plain' is named twice"),
+        ([], ["vllm"], "baseline='vllm': .* only plain, hf, hf-lookup, hf-assistant"),
+        ([], ["hf"], "baseline='hf' needs a model of transformers, not a TableTarget"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    llm: Outdraft, drafters: list[str], baselines: list[str], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        make_methods(llm, drafters=drafters, baselines=baselines)
+
+
+def test_an_unknown_drafter_is_refused_at_once(llm: Outdraft) -> None:
+    with pytest.raises(DrafterError, match="there is no drafter 'guess'"):
+        make_methods(llm, drafters=["guess"])
