@@ -31,7 +31,7 @@ def _adversary(name: str) -> Maker:
 
 
 # These need to be told what to guess from; their own tests put them through this suite's rules.
-NEED_ARGUMENT = {"datastore"}
+NEED_ARGUMENT = {"datastore", "model", "layer-skip"}
 REGISTERED: dict[str, Maker] = {
     spec: _registered(spec)
     for spec in [*drafter_names(), "suffix,prompt-lookup"]

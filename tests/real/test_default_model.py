@@ -52,15 +52,15 @@ def test_a_ragged_batch_equals_its_single_runs(llm: Outdraft, way: dict[str, Any
     assert [result.text for result in batch] == [result.text for result in singles]
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS[1:])
-def test_a_text_that_repeats_itself_takes_fewer_passes(llm: Outdraft, drafter: str) -> None:
-    stats = llm.generate(REPEATING, max_new_tokens=24, drafter=drafter).stats
-    assert stats.tokens_per_step > 1.5
+def test_a_text_that_repeats_itself_takes_fewer_passes(llm: Outdraft) -> None:
+    for drafter in DRAFTERS[1:]:
+        stats = llm.generate(REPEATING, max_new_tokens=16, drafter=drafter).stats
+        assert stats.tokens_per_step > 1.5
 
 
-@every_way
-def test_streamed_pieces_join_to_the_text(llm: Outdraft, way: dict[str, Any]) -> None:
-    stream = llm.stream("Emoji of animals: 🐶 🐱 🐭", max_new_tokens=24, seed=3, **way)
+def test_streamed_pieces_join_to_the_text(llm: Outdraft) -> None:
+    prompt = "Emoji of animals: 🐶 🐱 🐭"
+    stream = llm.stream(prompt, max_new_tokens=24, temperature=0.9, seed=3)
     pieces = list(stream)
     assert "".join(piece.text for piece in pieces) == stream.result.text
     assert sum((piece.token_ids for piece in pieces), ()) == stream.result.token_ids
@@ -70,17 +70,9 @@ def test_streamed_pieces_join_to_the_text(llm: Outdraft, way: dict[str, Any]) ->
     assert stream.result.text == whole
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_a_stop_string_ends_the_text_before_it(llm: Outdraft, drafter: str) -> None:
-    free = llm.generate(REPEATING, max_new_tokens=24, drafter="none").text
+def test_a_stop_string_ends_the_text_before_it(llm: Outdraft) -> None:
+    free = llm.generate(REPEATING, max_new_tokens=16, drafter="suffix").text
     stop = free[10:16]
-    stopped = llm.generate(REPEATING, max_new_tokens=24, stop=stop, drafter=drafter)
+    stopped = llm.generate(REPEATING, max_new_tokens=16, stop=stop, drafter="suffix")
     assert stopped.text == free[: free.index(stop)]
     assert stopped.finish_reason == "stop"
-
-
-def test_a_chat_answer_ends_with_the_models_own_end(llm: Outdraft) -> None:
-    question = [{"role": "user", "content": "Say only the word yes."}]
-    result = llm.generate(question, max_new_tokens=60)
-    assert result.finish_reason == "stop"
-    assert "<|im_end|>" not in result.text

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
@@ -25,7 +25,7 @@ END = "<end>"
 
 
 @lru_cache(maxsize=None)
-def byte_level(vocab: int, **special: str) -> PreTrainedTokenizerFast:
+def byte_level(vocab: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE with `vocab` tokens, trained on the story; more tokens are longer tokens."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -37,7 +37,7 @@ def byte_level(vocab: int, **special: str) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     backend.train_from_iterator([STORY], trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END, **special)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END)
 
 
 @lru_cache(maxsize=None)
@@ -59,9 +59,9 @@ def metaspace(vocab: int) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     backend.train_from_iterator([STORY.replace("🙂", "").replace("ï", "")], trainer)
-    from tokenizers.processors import TemplateProcessing
-
-    backend.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
     )
@@ -115,5 +115,5 @@ def _next_of_story(tokenizer: Any, token_ids: tuple[int, ...]) -> int:
         head = tokenizer(before, add_special_tokens=False)["input_ids"]
         full = tokenizer(before + rest, add_special_tokens=False)["input_ids"]
         if full[: len(head)] == head:
-            return int(full[len(head) + num_unfinished])
-    raise AssertionError(f"no token follows {whole!r}")
+            return int(full[min(len(head) + num_unfinished, len(full) - 1)])
+    return int(tokenizer.eos_token_id)

@@ -221,7 +221,8 @@ def _write_out(run: Mapping[str, Any], tables: Tables, folder: Path, *, as_json:
     if (acceptance := acceptance_table(tables)) is not None:
         shown.append(acceptance)
     for table in shown:
-        console.print(table, end="\n\n")
+        console.print(table)
+        console.print()
     for line in [*notes(tables, run, dropped), f"results: {folder}"]:
         console.print(line, style="dim", markup=False, soft_wrap=True)
 

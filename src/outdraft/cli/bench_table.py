@@ -45,7 +45,7 @@ def figures_tables(tables: Tables, width: int) -> tuple[list[Table], list[str]]:
             dropped.append(name)
     shown = []
     for part in parts:
-        table = _table(part[0].group or "all groups")
+        table = _table(part[0].group or "all groups", has_header=part in (parts[0], parts[-1]))
         for name, column_width in widths.items():
             justify = "left" if name == "method" else "right"
             table.add_column(name, justify=justify, width=column_width)  # type: ignore[arg-type]
@@ -122,9 +122,10 @@ def _columns(overall: Seq[Figures]) -> dict[str, Cell]:
     return columns
 
 
-def _table(title: str) -> Table:
+def _table(title: str, *, has_header: bool = True) -> Table:
     return Table(
         title=title,
+        show_header=has_header,
         title_justify="left",
         title_style="bold",
         header_style="dim",

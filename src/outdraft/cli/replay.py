@@ -159,7 +159,8 @@ def _show(predictions: Seq[Prediction], max_draft_nodes: int) -> None:
         for prediction in predictions:
             if prediction.group == group:
                 table.add_row(*_cells(prediction)[: len(table.columns)])
-        console.print(table, end="\n\n")
+        console.print(table)
+        console.print()
     note = (
         f"predicted on known answers with {max_draft_nodes} guesses per step at most; plain "
         "decoding has 1.00 token per step. No time was measured: outdraft bench does that"

@@ -135,7 +135,7 @@ def _link(
     check_full(target_tokenizer, "the target's")
     check_full(tokenizer, "the draft model's")
     tokens = TokenMap.between(target_tokenizer, target.vocab_size, tokenizer, model.vocab_size)
-    if tokens.is_same:
+    if not tokens.differing:
         stand_in = tokenizer.eos_token_id or 0
         return SameTokens(name, tokens, stand_in=stand_in, device=model.device)
     for each, whose in ((target_tokenizer, "the target's"), (tokenizer, "the draft model's")):

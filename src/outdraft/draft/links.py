@@ -49,9 +49,12 @@ class SameTokens(Link):
         self, drafter: str, tokens: TokenMap, *, stand_in: int = 0, device: torch.device
     ) -> None:
         self._drafter = drafter
-        self._to_draft = [stand_in if draft_id < 0 else draft_id for draft_id in tokens.to_draft]
+        self._to_draft = [stand_in] * tokens.target_rows
+        for draft_id, target_id in enumerate(tokens.to_target):
+            if target_id >= 0:
+                self._to_draft[target_id] = draft_id
         self._to_target = tokens.to_target
-        self._runners = Runners(tokens.to_target, len(tokens.to_draft), device)
+        self._runners = Runners(tokens, device)
 
     def read_ids(self, sequence: Sequence) -> Seq[int]:
         return [self._to_draft[token_id] for token_id in sequence.ids]

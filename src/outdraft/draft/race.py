@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from outdraft.draft.guess_tree import Guess
+from outdraft.draft.token_map import TokenMap
 from outdraft.sampling import keyed_noise, to_probs
 from outdraft.sequence import Sequence
 from outdraft.settings import GenerationSettings
@@ -28,35 +29,30 @@ _AS_IT_IS = GenerationSettings(temperature=1.0)
 class Runners:
     """Which tokens of a draft model may be guessed, and whose noise each of them has.
 
+    A token that the target does not have runs with the noise of the one that its text begins with.
+
     Args:
-        to_target: for each row of the draft model's vocabulary, the same token's id in the target;
-            -1 for rows that have none.
         device: of the draft model.
     """
 
-    def __init__(self, to_target: Seq[int], target_rows: int, device: torch.device) -> None:
-        target_ids = torch.tensor(to_target, device=device)
-        self.is_any = bool((target_ids >= 0).any())
-        self._target_rows = target_rows
+    def __init__(self, tokens: TokenMap, device: torch.device) -> None:
+        target_ids = torch.tensor(tokens.to_target, device=device)
+        self._target_rows = tokens.target_rows
         self._is_dead = target_ids < 0
         self._noise_of = target_ids.clamp(min=0)
         self._has_dead = bool(self._is_dead.any())
-        rows = torch.arange(len(to_target), device=device)
+        rows = torch.arange(len(target_ids), device=device)
         self._has_own_ids = bool(((target_ids == rows) | self._is_dead).all())
 
-    def race(
-        self, sequence: Sequence, logits: Tensor, depths: Seq[int], *, with_unknown: bool = False
-    ) -> list[list[Guess]]:
+    def race(self, sequence: Sequence, logits: Tensor, depths: Seq[int]) -> list[list[Guess]]:
         """The likeliest winners at each row, a clear one first.
 
         Args:
             logits: `[rows, vocab]`, of the draft model.
             depths: of the tokens to be drawn: 1 follows the text.
-            with_unknown: tokens without a counterpart run too; for greedy requests, which need no
-                noise.
         """
         settings = sequence.settings
-        if self._has_dead and not with_unknown:
+        if self._has_dead:
             logits = logits.masked_fill(self._is_dead, float("-inf"))
         probs = to_probs(logits, _AS_IT_IS if settings.is_greedy else settings)
         shares = probs

@@ -67,6 +67,18 @@ def _datastore(argument: str, context: DrafterContext | None) -> Drafter:
     return DatastoreDrafter(Path(argument).expanduser(), _vocabulary("datastore", context))
 
 
+def _draft_model(argument: str, context: DrafterContext | None) -> Drafter:
+    from outdraft.draft.draft_model import DraftModel  # brings transformers along
+
+    return DraftModel.from_spec(argument, context)
+
+
+def _layer_skip(argument: str, context: DrafterContext | None) -> Drafter:
+    from outdraft.draft.layer_skip import LayerSkip  # brings transformers along
+
+    return LayerSkip.from_spec(argument, context)
+
+
 def _vocabulary(name: str, context: DrafterContext | None) -> Vocabulary:
     """That of the target's tokenizer, which stored tokens are held against."""
     if context is None:
@@ -82,6 +94,8 @@ _BUILT_IN: dict[str, Factory] = {
     "prompt-lookup": _without_argument("prompt-lookup", PromptLookup),
     "suffix": _suffix,
     "datastore": _datastore,
+    "model": _draft_model,
+    "layer-skip": _layer_skip,
 }
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import torch
 
 from outdraft.draft.guess_tree import ROOT, GuessTree
-from outdraft.draft.links import Link, to_draft_tree
+from outdraft.draft.links import Link
 from outdraft.draft.model_runner import Guesser
 from outdraft.draft.race import Runners
 from outdraft.draft.token_map import FullTokenizer, TokenMap
@@ -62,9 +62,8 @@ class TextBridge(Link):
         self._drafter = drafter
         self._target = target
         self._draft = draft
-        self._to_target = tokens.to_target
         self._added_ids = {*draft.all_special_ids, *draft.added_tokens_decoder}
-        self._runners = Runners(tokens.to_target, len(tokens.to_draft), device)
+        self._runners = Runners(tokens, device)
         self._texts: dict[int, _Text] = {}
 
     def read_ids(self, sequence: Sequence) -> Seq[int]:
@@ -75,22 +74,14 @@ class TextBridge(Link):
             self._texts[sequence.request_id] = text
         text.take_in(sequence.ids, self._target, self._draft)
         text.read_ids = [*text.frozen_ids, *_encode(self._draft, text.tail)]
-        if sequence.settings.is_greedy:
-            return text.read_ids
-        can_pair = self._runners.is_any and text.num_known == len(sequence.ids)
-        return text.read_ids if can_pair else []
+        return text.read_ids
 
     def guesser(self, sequence: Sequence) -> Guesser:
-        is_greedy = sequence.settings.is_greedy
-        return lambda logits, depths: self._runners.race(
-            sequence, logits, depths, with_unknown=is_greedy
-        )
+        return lambda logits, depths: self._runners.race(sequence, logits, depths)
 
     def to_draft(
         self, sequence: Sequence, tree: GuessTree, max_nodes: int, max_depth: int
     ) -> DraftTree:
-        if not sequence.settings.is_greedy:
-            return to_draft_tree(self._drafter, tree, max_nodes, self._to_target)
         text = self._texts[sequence.request_id]
         num_unfinished = len(sequence.ids) - text.num_known
         spelled = _Trie()

@@ -40,31 +40,24 @@ class FullTokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenMap:
-    """Pairs of equal tokens.
+    """What a draft model's tokens are to the target.
 
     Args:
-        to_draft: for each token of the target, its id in the draft model; -1 for none.
-        to_target: the same the other way round.
-        is_same: whether an id stands for the same token in both, up to added tokens, so that either
-            model can read the other's ids.
-        differing: a few ids that stand for different tokens, in words.
+        to_target: for each row of the draft model's vocabulary, the target's token that is the
+            same, or else the longest one that its text begins with; -1 for none.
+        target_rows: of the target's vocabulary.
+        differing: the first ids that stand for different tokens, in words. Empty if there are none
+            but added tokens, so that the draft model can read the target's ids.
     """
 
-    to_draft: tuple[int, ...]
     to_target: tuple[int, ...]
-    is_same: bool
+    target_rows: int
     differing: str = ""
 
     @classmethod
     def of_equal_ids(cls, target_rows: int, draft_rows: int) -> TokenMap:
         """For models whose ids are known to mean the same, as far as both have them."""
-        num_shared = min(target_rows, draft_rows)
-        shared = tuple(range(num_shared))
-        return cls(
-            shared + (-1,) * (target_rows - num_shared),
-            shared + (-1,) * (draft_rows - num_shared),
-            is_same=True,
-        )
+        return cls._of_pairs({i: i for i in range(draft_rows)}, target_rows, draft_rows)
 
     @classmethod
     def between(
@@ -81,24 +74,32 @@ class TokenMap:
             for token_id in sorted(target_tokens.keys() | draft_tokens.keys())
             if target_tokens.get(token_id) != draft_tokens.get(token_id)
         ]
-        added = {*_added_ids(target), *_added_ids(draft)}
-        is_same = added.issuperset(differing)
-        pairs = (
-            {token_id: token_id for token_id in target_tokens.keys() - set(differing)}
-            if is_same
-            else _equal_spellings(target, draft)
-        )
-        to_draft, to_target = [-1] * target_rows, [-1] * draft_rows
-        for target_id, draft_id in pairs.items():
-            if target_id < target_rows and draft_id < draft_rows:
-                to_draft[target_id] = draft_id
-                to_target[draft_id] = target_id
+        if {*_added_ids(target), *_added_ids(draft)}.issuperset(differing):
+            same = {token_id: token_id for token_id in target_tokens.keys() - set(differing)}
+            return cls._of_pairs(same, target_rows, draft_rows)
+        target_ids = {spelling: token_id for token_id, spelling in _spellings(target).items()}
+        to_target = {
+            draft_id: _longest_beginning(spelling, target_ids)
+            for draft_id, spelling in _spellings(draft).items()
+        }
         shown = "; ".join(
             f"id {token_id} is {target_tokens.get(token_id)!r} for the target and "
             f"{draft_tokens.get(token_id)!r} for the draft model"
             for token_id in differing[:_NUM_SHOWN]
         )
-        return cls(tuple(to_draft), tuple(to_target), is_same, shown)
+        return cls._of_pairs(to_target, target_rows, draft_rows, shown)
+
+    @classmethod
+    def _of_pairs(
+        cls, to_target: Mapping[int, int], target_rows: int, draft_rows: int, differing: str = ""
+    ) -> TokenMap:
+        """Leaves out ids that the models have no rows for."""
+        ids = (to_target.get(draft_id, -1) for draft_id in range(draft_rows))
+        return cls(
+            tuple(target_id if target_id < target_rows else -1 for target_id in ids),
+            target_rows,
+            differing,
+        )
 
 
 def check_full(tokenizer: object, whose: str) -> None:
@@ -131,13 +132,14 @@ def _added_ids(tokenizer: FullTokenizer) -> set[int]:
     return {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
 
 
-def _equal_spellings(target: FullTokenizer, draft: FullTokenizer) -> dict[int, int]:
-    by_spelling = {spelling: token_id for token_id, spelling in _spellings(draft).items()}
-    return {
-        token_id: by_spelling[spelling]
-        for token_id, spelling in _spellings(target).items()
-        if spelling in by_spelling
-    }
+def _longest_beginning(spelling: bytes | str, ids: Mapping[bytes | str, int]) -> int:
+    """The token that is spelled so, or the longest whose spelling is a beginning of it."""
+    if isinstance(spelling, str):  # the name of an added token
+        return ids.get(spelling, -1)
+    for length in range(len(spelling), 0, -1):
+        if spelling[:length] in ids:
+            return ids[spelling[:length]]
+    return -1
 
 
 def _spellings(tokenizer: FullTokenizer) -> dict[int, bytes | str]:

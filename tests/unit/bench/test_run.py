@@ -388,7 +388,7 @@ def test_results_of_another_run_are_refused_with_all_differences(
 
 def test_results_without_a_description_are_refused(llm: Outdraft, tmp_path: Path) -> None:
     go(llm, tmp_path)
-    with pytest.raises(SettingsError, match="has results but no run.json"):
+    with pytest.raises(SettingsError, match=r"has results but no run\.json"):
         open_results(tmp_path, describe(llm), QUESTIONS)
 
 

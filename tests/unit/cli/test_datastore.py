@@ -10,6 +10,7 @@ from outdraft.cli.datastore import DEFAULT_SHARD_TOKENS
 from outdraft.draft.datastore import DatastoreDrafter
 from outdraft.draft.datastore_build import SHARD_TOKENS
 from outdraft.draft.datastore_file import HEADER_BYTES, read_header
+from outdraft.models.progress import StageProgress
 from outdraft.text.vocabulary import Vocabulary
 from support.command_line import Run
 from support.tiny_files import save_folder
@@ -53,6 +54,27 @@ def test_texts_become_a_datastore_that_the_drafter_reads(
     index.extend(tokenizer("hello world hello")["input_ids"])
     tree = drafter.guess(index, 2, 2)
     assert tokenizer.decode(tree.token_ids) == "hello world"
+
+
+def test_the_bar_runs_to_the_end_of_the_files(
+    run: Run, model: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages: list[tuple[str, int | None]] = []
+    reached: list[int] = []
+    monkeypatch.setattr(
+        StageProgress, "begin", lambda self, stage, total=None: stages.append((stage, total))
+    )
+    monkeypatch.setattr(StageProgress, "advance_to", lambda self, size: reached.append(size))
+    args = ["datastore", "build", str(text), str(text), "-m", str(model), "--shard-tokens", "4"]
+
+    run(*args, "-o", str(tmp_path / "x.datastore"))
+
+    assert reached == sorted(set(reached))
+    assert reached[-1] == 2 * len(TEXT)
+    assert stages[0] == ("reading and tokenising", 2 * len(TEXT))
+    assert [stage for stage, total in stages if total is None] == [
+        f"sorting part {part}" for part in (1, 2, 3)
+    ]
 
 
 def test_info_says_what_it_holds_and_whose_it_is(

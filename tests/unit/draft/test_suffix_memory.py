@@ -137,6 +137,15 @@ def test_a_place_stays_true_while_the_memory_grows_and_forgets(events: list[obje
             assert automaton.lengths[automaton.links[state]] < place.length
 
 
+def test_a_place_is_corrected_where_the_memory_has_split_its_state() -> None:
+    memory = memory_of([9, 1, 2, 3])
+    index = TextInMemory(memory)
+    index.extend([7, 2])  # known as the end of "9 1 2"
+    memory.add([5, 1, 2, 4])  # "1 2" is now told apart from "9 1 2"
+    index.extend([4])
+    assert index.places[1].length == 2
+
+
 def test_a_running_request_sees_what_ends_meanwhile() -> None:
     memory = SuffixMemory()
     drafter = SuffixWithMemory(memory)

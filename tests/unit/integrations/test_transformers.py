@@ -33,7 +33,7 @@ from support.tiny_models import CONTEXT, tiny_model
 
 PAD = 3
 PROMPTS = [[5, 9, 7, 5, 9, 7, 5, 9], [11], [20, 21, 20, 21, 20], list(range(30, 50))]
-NEW = 32
+NEW = 24
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_each_filter_is_honoured(llama: PreTrainedModel, options: dict[str, Any]
 
 def test_the_default_top_k_of_transformers_holds(llama: PreTrainedModel) -> None:
     """50 of 56 tokens: drawing flatly from all would soon leave them."""
-    ids = torch.tensor([[5]] * 400)
+    ids = torch.tensor([[5]] * 150)
     torch.manual_seed(0)
     rows = llama.generate(
         ids,
@@ -227,7 +227,7 @@ def test_the_default_top_k_of_transformers_holds(llama: PreTrainedModel) -> None
     with torch.no_grad():
         allowed = llama(ids[:1]).logits[0, -1].topk(50).indices
     assert bool(torch.isin(rows[:, 1], allowed).all())
-    assert len(rows[:, 1].unique()) > 40
+    assert len(rows[:, 1].unique()) > 35
 
 
 # --- refused, and never ignored -------------------------------------------------------------------

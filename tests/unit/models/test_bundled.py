@@ -262,6 +262,12 @@ def test_transformers_is_quiet_only_meanwhile(
     assert state() == before
 
 
+def test_a_file_that_vanishes_while_sizes_are_summed_counts_nothing(tmp_path: Path) -> None:
+    (tmp_path / "there").write_bytes(b"abc")
+    (tmp_path / "gone").symlink_to(tmp_path / "nothing")  # listed, but not to be found
+    assert bundled._bytes_under(tmp_path) == 3
+
+
 # --- a fetch that is interrupted ------------------------------------------------------------------
 
 

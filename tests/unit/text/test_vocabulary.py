@@ -42,7 +42,12 @@ def test_ids_may_have_gaps_and_several_names() -> None:
         def get_vocab(self) -> dict[str, int]:
             return {"a": 0, "b": 7, "B": 7}
 
-    assert Vocabulary.of(Gaps()).size == 8
+    class OtherGaps(Words):
+        def get_vocab(self) -> dict[str, int]:
+            return {"a": 5, "b": 7, "B": 7}
+
+    assert Vocabulary.of(Gaps()).size == Vocabulary.of(OtherGaps()).size == 8
+    assert Vocabulary.of(Gaps()).fingerprint != Vocabulary.of(OtherGaps()).fingerprint
 
 
 def test_the_tokenizers_of_transformers_have_one() -> None:
