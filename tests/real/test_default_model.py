@@ -12,6 +12,14 @@ pytestmark = pytest.mark.real
 
 DRAFTERS = ["none", "prompt-lookup", "suffix"]
 REPEATING = "one two three four, one two three four, one two three"
+COPYING = [
+    {
+        "role": "user",
+        "content": "Correct the spelling of this text. Return only the corrected text.\n\n"
+        "My sister bought a baskett of apples for her famous cake, and my brother ate most of the "
+        "honey on the way home.",
+    }
+]
 PROMPTS = [
     "The capital of France is",
     [{"role": "user", "content": "Repeat after me: the quick brown fox jumps over the lazy dog."}],
@@ -52,10 +60,10 @@ def test_a_ragged_batch_equals_its_single_runs(llm: Outdraft, way: dict[str, Any
     assert [result.text for result in batch] == [result.text for result in singles]
 
 
-def test_a_text_that_repeats_itself_takes_fewer_passes(llm: Outdraft) -> None:
+def test_an_answer_that_repeats_its_prompt_takes_fewer_passes(llm: Outdraft) -> None:
     for drafter in DRAFTERS[1:]:
-        stats = llm.generate(REPEATING, max_new_tokens=16, drafter=drafter).stats
-        assert stats.tokens_per_step > 1.5
+        stats = llm.generate(COPYING, max_new_tokens=24, drafter=drafter).stats
+        assert stats.tokens_per_step > 2.0
 
 
 def test_streamed_pieces_join_to_the_text(llm: Outdraft) -> None:

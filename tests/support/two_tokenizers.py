@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ In winter the wind blows the sand over the road, and the road is cleared by whoe
 END = "<end>"
 
 
-@lru_cache(maxsize=None)
+@cache
 def byte_level(vocab: int) -> PreTrainedTokenizerFast:
     """Byte-level BPE with `vocab` tokens, trained on the story; more tokens are longer tokens."""
     backend = Tokenizer(models.BPE())
@@ -40,7 +40,7 @@ def byte_level(vocab: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END)
 
 
-@lru_cache(maxsize=None)
+@cache
 def metaspace(vocab: int) -> PreTrainedTokenizerFast:
     """BPE that writes spaces as part of words, with a token that begins every text."""
     backend = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
@@ -102,7 +102,7 @@ class Reciter(TargetModel):
         return _next_of_story(self.tokenizer, tuple(token_ids[-30:]))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _next_of_story(tokenizer: Any, token_ids: tuple[int, ...]) -> int:
     text = tokenizer.decode(token_ids, skip_special_tokens=True)
     whole = text.rstrip("\ufffd")[-20:]

@@ -103,13 +103,13 @@ def test_a_wrapped_forward_call_is_refused() -> None:
 
 
 def test_layers_that_cannot_be_found_are_an_error_with_their_number() -> None:
-    model = tiny_model("llama")
-    model.config.num_hidden_layers = 7
+    target = tiny_target("llama")
+    target.model.config.num_hidden_layers = 7
     try:
         with pytest.raises(UnsupportedModelError, match="keeps its 7 layers in no list"):
-            num_layers(tiny_target("llama"))
+            num_layers(target)
     finally:
-        model.config.num_hidden_layers = 2
+        target.model.config.num_hidden_layers = 2
 
 
 @pytest.mark.parametrize("name", ["gemma3-mixed", "gpt2", "gpt-neox"])
