@@ -83,7 +83,8 @@ class Prediction:
         group: `None` where all groups are taken together.
         passes: target passes, the prompts' own included.
         drafted: guesses that these passes read.
-        measured_passes: of the run that the log keeps; `None` if it was not run with this drafter.
+        measured_passes: of the run that the log keeps; `None` if it was not run with this drafter
+            and this many guesses.
     """
 
     drafter: str
@@ -147,7 +148,7 @@ def replay(
     """
     drafter = id_only_drafter(spec, log, tokenizer)
     answers = log.answers_for(spec)
-    is_measured = spec in log.answers
+    is_measured = spec in log.answers and max_draft_nodes == log.max_draft_nodes
     single = []
     for request_id, answer in enumerate(answers):
         sequence = _run(answer, drafter, request_id, log.vocab_size, max_draft_nodes)

@@ -90,7 +90,8 @@ def greedy(logits: Float[Tensor, "... vocab"]) -> Int[Tensor, "..."]:
     blocks = logits.unflatten(-1, (-1, width))
     best = blocks.amax(dim=-1).argmax(dim=-1, keepdim=True)
     index = best[..., None].expand(*best.shape, width)
-    return best[..., 0] * width + blocks.gather(-2, index)[..., 0, :].argmax(dim=-1)
+    inside: Tensor = blocks.gather(-2, index)[..., 0, :].argmax(dim=-1)
+    return inside.add_(best[..., 0], alpha=width)
 
 
 def draw(

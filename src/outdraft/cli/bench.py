@@ -213,6 +213,7 @@ def _write_out(run: Mapping[str, Any], tables: Tables, folder: Path, *, as_json:
     replace_file(folder / "figures.json", f"{text}\n")
     if as_json:
         typer.echo(text)
+        common.note(f"results: {folder}")
         return
     console = common.out_console()
     if not console.is_terminal:

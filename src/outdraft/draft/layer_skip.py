@@ -91,10 +91,11 @@ class LayerSkip(ModelDrafter):
                 f"drafter {NAME!r} is made of a target; name it where the model is loaded or used, "
                 "or pass make_drafter a DrafterContext"
             )
+        target = _as_causal_lm(context.target)
         if argument:
-            return cls(context.target, parse_layers(argument), name=f"{NAME}:{argument}")
+            return cls(target, parse_layers(argument), name=f"{NAME}:{argument}")
         token_ids = list(context.tokenizer(_TEXT)["input_ids"])
-        return cls(context.target, choose_layers(_as_causal_lm(context.target), token_ids))
+        return cls(target, choose_layers(target, token_ids))
 
 
 def parse_layers(spec: str) -> list[int]:

@@ -102,6 +102,7 @@ class ModelRunner:
         """Whether the last draft for this request is still to be settled."""
         return request_id in self._trees
 
+    @torch.inference_mode()
     def settle(self, request_id: int, token_ids: Seq[int]) -> None:
         """Keeps the rows of the last draft that the text has gone on with.
 
@@ -112,11 +113,13 @@ class ModelRunner:
         held = self._held.get(request_id)
         if tree is None or held is None or list(token_ids[: len(held)]) != held:
             return
-        rows = tree.read_along(token_ids[len(held) :])
+        # The last token is left to the next draft, which starts from what follows it.
+        rows = tree.read_along(token_ids[len(held) : -1])
         if rows:
             self._cache.commit(self._request_ids.index(request_id), rows)
             held.extend(token_ids[len(held) : len(held) + len(rows)])
 
+    @torch.inference_mode()
     def forget(self, request_id: int) -> None:
         """Frees what is kept for a request, if anything is."""
         if self._held.pop(request_id, None) is None:

@@ -14,7 +14,9 @@ from pathlib import Path
 from outdraft.draft.datastore import DatastoreDrafter
 from outdraft.draft.first_of import FirstOf
 from outdraft.draft.plain import NoDrafter
+from outdraft.draft.prediction import Prediction
 from outdraft.draft.prompt_lookup import PromptLookup
+from outdraft.draft.recycling import Recycling
 from outdraft.draft.suffix import Suffix
 from outdraft.draft.suffix_memory import open_suffix_memory
 from outdraft.errors import DrafterError
@@ -93,6 +95,8 @@ _BUILT_IN: dict[str, Factory] = {
     "none": _without_argument("none", NoDrafter),
     "prompt-lookup": _without_argument("prompt-lookup", PromptLookup),
     "suffix": _suffix,
+    "recycling": _without_argument("recycling", Recycling),
+    "prediction": _without_argument("prediction", Prediction),
     "datastore": _datastore,
     "model": _draft_model,
     "layer-skip": _layer_skip,

@@ -14,7 +14,7 @@ from outdraft.bench.records import Results
 from outdraft.cli.bench_table import acceptance_table, figures_tables, notes
 from outdraft.generate import Result
 from support.benches import make_record, make_turn
-from support.command_line import Run
+from support.command_line import TERMINAL, Run
 
 SMALL = ("--limit", "1", "--max-new-tokens", "12")
 
@@ -222,6 +222,13 @@ def test_a_method_that_fails_is_reported_and_the_rest_is_shown(
     assert "auto failed on 1 of the answers; question 31: RuntimeError: out of luck" in (
         " ".join(result.stderr.split())
     )
+
+
+def test_a_bar_on_a_terminal_shows_how_far_it_is_and_the_time_left(run: Run) -> None:
+    shown = run("bench", *SMALL, "--group", "qa", env=TERMINAL).stderr
+    assert re.search(r"0/2 .*left.* question answering, plain", shown)
+    assert re.search(r"1/2 .*left.* question answering, auto", shown)
+    assert "left" not in run("bench", *SMALL, "--group", "qa").stderr
 
 
 def test_help_has_examples(run: Run) -> None:
