@@ -194,7 +194,9 @@ def _guesses(reading: Reading, min_prob: float) -> Iterator[Guess[Reading]]:
     places, unread = reading
     for token_id in unread:
         places = tuple(place.after(token_id) for place in places)
-    places = tuple(place for place in places if place.length > 0)
+    # Where much less of the text is known than elsewhere, nothing is to be learnt any more.
+    longest = max(place.length for place in places)
+    places = tuple(place for place in places if place.length > longest / 4)
     left = 1.0
     seen: set[int] = set()
     for automaton, state, length, weight in _longest_contexts(places):

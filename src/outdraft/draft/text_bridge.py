@@ -69,8 +69,8 @@ class TextBridge(Link):
     def read_ids(self, sequence: Sequence) -> Seq[int]:
         text = self._texts.get(sequence.request_id)
         if text is None:
-            has_bos = sequence.ids[0] == self._target.bos_token_id
-            text = _Text(num_known=int(has_bos), frozen_ids=_starting_ids(self._draft))
+            start = int(sequence.ids[0] == self._target.bos_token_id)
+            text = _Text(start, start, _starting_ids(self._draft))
             self._texts[sequence.request_id] = text
         text.take_in(sequence.ids, self._target, self._draft)
         text.read_ids = [*text.frozen_ids, *_encode(self._draft, text.tail)]
@@ -113,12 +113,14 @@ class TextBridge(Link):
         """Each token with the probability of the guesses needed to spell the path up to its end."""
         context = list(ids[-_CONTEXT:])
         before = len(_decode(self._target, context))
+        last_needed = 0
         found = []
         for token_id in token_ids:
             context.append(token_id)
             end = len(_decode(self._target, context)) - before
-            num_needed = 1 + sum(other_end < end for other_end in ends[:-1])
-            found.append((token_id, tree.path_probs[path[num_needed - 1]]))
+            # the maximum, because a part of a character may look longer than the whole
+            last_needed = max(last_needed, sum(other_end < end for other_end in ends[:-1]))
+            found.append((token_id, tree.path_probs[path[last_needed]]))
         if found:
             found[-1] = (found[-1][0], _LAST_TOKEN * found[-1][1])
         return found
@@ -129,12 +131,14 @@ class _Text:
     """One request's text.
 
     Args:
+        start: of the target's tokens, the first that spells something.
         num_known: the target's tokens it was made from; those behind are an unfinished character.
         frozen_ids: the text up to `tail`, in the draft model's tokens.
         tail: the end of it, encoded anew when it has grown.
         read_ids: all of it in the draft model's tokens, as it was read last.
     """
 
+    start: int
     num_known: int
     frozen_ids: list[int]
     tail: str = ""
@@ -145,7 +149,7 @@ class _Text:
         num_whole = len(ids) - _num_unfinished(target, ids)
         if num_whole <= self.num_known:
             return
-        context = ids[max(0, self.num_known - _CONTEXT) : self.num_known]
+        context = ids[max(self.start, self.num_known - _CONTEXT) : self.num_known]
         text = _decode(target, [*context, *ids[self.num_known : num_whole]])
         self.tail += text[len(_decode(target, context)) :]
         self.num_known = num_whole
