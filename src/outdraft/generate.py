@@ -189,6 +189,10 @@ class Outdraft:
         choice = self.default_drafter if choice is None else choice
         if isinstance(choice, Drafter):
             return choice
+        if not isinstance(choice, str):
+            raise SettingsError(
+                f"drafter={choice!r}: a drafter is a name such as 'suffix' or a Drafter object"
+            )
         name = AUTO_DRAFTER if choice == "auto" else choice
         if name not in self._drafters:
             context = DrafterContext(self.target, self.tokenizer)
@@ -213,9 +217,15 @@ class Outdraft:
         return [_result(sequence, used.name) for sequence in sequences]
 
     def _sequence(self, prompt: Prompt, settings: GenerationSettings) -> Sequence:
+        prompt_ids = to_prompt_ids(self.tokenizer, prompt)
+        if not 0 <= min(prompt_ids) <= max(prompt_ids) < self.target.vocab_size:
+            raise SettingsError(
+                f"the prompt has token ids from {min(prompt_ids)} to {max(prompt_ids)}; the "
+                f"target's vocabulary has {self.target.vocab_size}, from 0 on"
+            )
         return Sequence(
             next(self._request_ids),
-            to_prompt_ids(self.tokenizer, prompt),
+            prompt_ids,
             settings,
             seed=secrets.randbits(63) if settings.seed is None else settings.seed,
             eos_ids=self._eos_ids,

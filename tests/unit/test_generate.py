@@ -320,6 +320,35 @@ def test_prompts_without_tokens_are_refused(table: TableTarget, prompts: Any) ->
         Outdraft(table, Bare()).generate(prompts)
 
 
+@pytest.mark.parametrize("message", [{"role": "user"}, {"role": "user", "content": None}, {}])
+def test_a_message_without_role_or_content_is_refused(llm: Outdraft, message: Any) -> None:
+    llm.tokenizer.chat_template = "any"
+    with pytest.raises(SettingsError, match="chat message has"):
+        llm.generate([message])
+
+
+@pytest.mark.parametrize("ids", [[1, 16], [-1], [10**6]])
+def test_ids_outside_the_vocabulary_are_refused(llm: Outdraft, ids: list[int]) -> None:
+    with pytest.raises(SettingsError, match="vocabulary has 16"):
+        llm.generate(ids)
+
+
+def test_broken_text_is_refused(llm: Outdraft) -> None:
+    with pytest.raises(SettingsError, match="no valid Unicode"):
+        llm.generate("\udcff")
+
+
+def test_what_is_no_drafter_is_refused(llm: Outdraft) -> None:
+    with pytest.raises(SettingsError, match="drafter=5"):
+        llm.generate("b", drafter=5)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("prompts", [None, 3, b"abc", {"role": "user", "content": "hi"}])
+def test_what_is_no_list_is_no_list_of_prompts(llm: Outdraft, prompts: Any) -> None:
+    with pytest.raises(SettingsError, match="a prompt is text"):
+        llm.generate(prompts)
+
+
 @pytest.mark.parametrize("prompts", [[1.5], [None], ["b", None], [["b"]], [True]])
 def test_what_is_no_prompt_is_refused(llm: Outdraft, prompts: Any) -> None:
     with pytest.raises(SettingsError, match="a prompt is text"):

@@ -38,8 +38,11 @@ def to_prompt_ids(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
         SettingsError: the prompt is empty or of another kind, or the model has no chat template.
     """
     if isinstance(prompt, str):
+        _check_text(prompt)
         ids = list(tokenizer(prompt)["input_ids"])
     elif _is_list_of(prompt, Mapping) and prompt:
+        for message in prompt:
+            _check_message(message)
         if tokenizer.chat_template is None:
             raise SettingsError(
                 "this model's tokenizer has no chat template; pass the prompt as text"
@@ -62,7 +65,23 @@ def to_prompt_ids(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
 
 def is_one_prompt(prompts: object) -> bool:
     """Whether this is a single prompt and not a list of prompts."""
-    return isinstance(prompts, str) or _is_list_of(prompts, (Mapping, int))
+    return not isinstance(prompts, list | tuple) or _is_list_of(prompts, (Mapping, int))
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SettingsError(f"the prompt is no valid Unicode text ({error}); repair it") from None
+
+
+def _check_message(message: Any) -> None:
+    for key in ("role", "content"):
+        if not isinstance(message.get(key), str):
+            raise SettingsError(
+                f'a chat message has a "role" and a "content", both text; got {message!r}'
+            )
+        _check_text(message[key])
 
 
 def _is_list_of(value: object, kinds: type | tuple[type, ...]) -> bool:

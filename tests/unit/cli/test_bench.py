@@ -37,7 +37,8 @@ def test_the_object_sums_to_the_table(run: Run, tmp_path: Path) -> None:
     folder = str(tmp_path / "a")
     drafters = ("--drafter", "suffix", "--drafter", "prompt-lookup")
     figures = ask(run, *drafters, "-o", folder)["figures"]
-    shown = run("bench", *SMALL, *drafters, "-o", folder).stdout
+    wide = {"COLUMNS": "160"}
+    shown = run("bench", *SMALL, *drafters, "-o", folder, env=wide).stdout
     blocks = rows_by_group(shown)
     assert list(blocks) == [*dict.fromkeys(f["group"] for f in figures["groups"]), "all groups"]
     assert len(blocks) == 9

@@ -10,10 +10,17 @@ from outdraft.errors import UnsupportedModelError
 from outdraft.models.skip import LayerSkippingLM, layer_influence, num_layers
 from outdraft.models.target import CausalLM
 from outdraft.types import Rows
-from support.tiny_models import MODELS, tiny_model, tiny_target
+from support.tiny_models import MODELS, tiny_model as shared_model
+
+# Models of this file's own: others' calls leave hooks of transformers on the shared ones.
+tiny_model = shared_model.__wrapped__
 
 CPU = torch.device("cpu")
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
+
+
+def tiny_target(name: str) -> CausalLM:
+    return CausalLM(tiny_model(name))
 
 
 def read(model: CausalLM) -> Tensor:
