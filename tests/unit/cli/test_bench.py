@@ -65,7 +65,7 @@ def rows_by_group(shown: str) -> dict[str, dict[str, list[str]]]:
         name, *cells = line.split() or [""]
         if name in methods:
             blocks.setdefault(group, {})[name] = cells
-        elif line.strip() and "  " not in line.strip():
+        elif name and not line.startswith(" ") and "  " not in line.strip():  # no heading either
             group = line.strip()
     return blocks
 
