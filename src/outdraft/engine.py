@@ -31,10 +31,11 @@ class Engine:
         self._cache = target.new_cache()
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # in the order of the cache's sequences
+        self._unreturned: list[Commit] = []  # of admissions, should a later one fail
 
     @property
     def is_idle(self) -> bool:
-        return not self._waiting and not self._running
+        return not self._waiting and not self._running and not self._unreturned
 
     def add(self, sequence: Sequence) -> None:
         """Queues a request.
@@ -65,10 +66,10 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> list[Commit]:
         """Admits what fits, then moves every running sequence on; returns what was committed."""
-        commits = []
         while self._waiting and len(self._running) < self._settings.max_batch:
-            commits.append(self._admit(self._waiting.popleft()))
-        if commits:
+            self._unreturned.append(self._admit(self._waiting.popleft()))
+        if self._unreturned:
+            commits, self._unreturned = self._unreturned, []
             return commits  # first tokens go out before any draft work
         if not self._running:
             return []

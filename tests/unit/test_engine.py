@@ -342,6 +342,22 @@ def test_after_a_failed_pass_no_request_runs_on_with_a_hole_in_its_cache(
         assert sequence.new_ids == alone[: len(sequence.new_ids)]
 
 
+def test_a_failed_prompt_loses_no_token_of_the_requests_admitted_before_it() -> None:
+    engine = Engine(BrokenTarget(2), Watcher(), EngineSettings())
+    sequences = requests(4, 4)
+    for sequence in sequences:
+        engine.add(sequence)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        engine.step()
+    commits = []
+    while not engine.is_idle:
+        commits += engine.step()
+    first = [commit for commit in commits if commit.request_id == sequences[0].request_id]
+    told = [token for commit in first for token in commit.token_ids]
+    assert told == sequences[0].new_ids
+    assert len(told) == 4
+
+
 def test_commits_are_ordinary_tensors_no_graph_is_kept(table: TableTarget) -> None:
     engine = engine_of(table)
     (sequence,) = requests(3)

@@ -294,6 +294,14 @@ def test_an_answer_ends_by_itself_unless_a_length_ended_it(tmp_path: Path) -> No
     assert (cut.token_ids, cut.has_end, cut.max_new_tokens) == ((4, 5), False, 2)
 
 
+def test_an_answer_ends_at_its_first_end_token(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"prompt": "cd", "answer": "efgf"}\n')
+    log = read_log(path, LetterTokenizer(), vocab_size=16, eos_id=5)
+    assert log.answers["log"][0].token_ids == (4, 5)
+    assert replay(log, "suffix", 15)[-1].tokens == 2
+
+
 def test_a_text_log_is_predicted_as_generate_would_have_run(
     table: TableTarget, tmp_path: Path
 ) -> None:

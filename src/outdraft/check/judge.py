@@ -12,10 +12,10 @@ within the tolerance of the highest score, and a **fault** if one does not.
 The tolerance is measured, on the very text: its last rows are read in one pass (the reference),
 again in passes as wide as a drafted step, and again one by one, as plain decoding reads them. How
 far these readings move the gaps between a row's leading tokens is what rounding does here, in this
-number format, on this machine; the tolerance is twice the furthest move, for the moves that these
-rows happen not to show, and never less than one step of the number format for each of the two
-scores. A formula from the format alone would have to know how a model of this depth passes its
-errors on.
+number format, on this machine. The tolerance is the furthest of these moves (twenty-eight gaps in
+each of up to thirty-two rows, so the furthest is far out), and never less than one step of the
+number format for each of the two scores. A formula from the format alone would have to know how a
+model of this depth passes its errors on.
 
 Measuring alone would also excuse a model that really reads rows differently when they come
 together, so there is a most that rounding may explain. Beyond it the verdict is a fault.
@@ -85,7 +85,7 @@ class Judge:
         scores = _scores(reading.logits, settings, seed, position=len(ids))
         scale = 1.0 if settings.is_greedy else 1.0 / settings.temperature
         plain, drafted = (float(scores[token_id]) for token_id in token_ids)
-        tolerance = scale * max(2.0 * reading.moved, 2.0 * reading.step)
+        tolerance = scale * max(reading.moved, 2.0 * reading.step)
         behind = [float(scores.max()) - score for score in (plain, drafted)]
         return Judgement(
             scores=(plain, drafted),

@@ -65,7 +65,10 @@ def layer_influence(target: CausalLM, token_ids: list[int]) -> list[float]:
 
     handles = [
         layer.register_forward_hook(
-            lambda _module, args, output, index=index: measure(index, args[0], output)
+            lambda _module, args, named, output, index=index: measure(
+                index, args[0] if args else named["hidden_states"], output
+            ),
+            with_kwargs=True,
         )
         for index, layer in enumerate(layers)
     ]

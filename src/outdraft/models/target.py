@@ -89,10 +89,25 @@ class CausalLM(TargetModel):
 
     @torch.inference_mode()
     def _probe(self) -> tuple[list[LayerShape], int]:
-        """Reads one token to learn what each layer caches and how wide the output is."""
+        """Reads one token to learn what each layer caches and how wide the output is.
+
+        With an explicit mask, as every later pass: some models can only compute their own.
+        """
         cache: Any = DynamicCache(config=self.model.config)
-        token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
-        logits = self.model(input_ids=token, cache=cache, use_cache=True).logits
+        rows = Rows.chain([0], 0, self.device)
+        try:
+            logits = self.model(
+                input_ids=rows.token_ids,
+                position_ids=rows.position_ids,
+                attention_mask=self._masks(rows, (0,), 1),
+                cache=cache,
+                use_cache=True,
+            ).logits
+        except (TypeError, ValueError) as error:
+            raise UnsupportedModelError(
+                f"{type(self.model).__name__} takes no explicit positions and 4-D masks ({error}), "
+                "as models with ALiBi; decode it with transformers' own generate()"
+            ) from error
         shapes = [
             LayerShape(
                 heads=layer.keys.shape[1],

@@ -9,8 +9,11 @@ from outdraft.bench.records import Answer
 from outdraft.errors import DrafterError, SettingsError
 from outdraft.generate import Outdraft
 from outdraft.models.table import TableTarget
+from outdraft.models.target import CausalLM
 from outdraft.settings import GenerationSettings
 from support.benches import toy_llm
+from support.tiny_models import tiny_model
+from support.toys import LetterTokenizer
 
 PROMPTS = [[1, 2, 3, 1, 2], [4, 5, 6]]
 SETTINGS = GenerationSettings(max_new_tokens=24, seed=0)
@@ -91,6 +94,33 @@ def test_settings_reach_the_engine(llm: Outdraft) -> None:
     (answer,) = method.start()(PROMPTS[:1], settings)
     direct = llm.generate(PROMPTS[0], drafter="none", max_new_tokens=24, temperature=1.2, seed=5)
     assert answer.token_ids == direct.token_ids
+
+
+class EndlessTokenizer(LetterTokenizer):
+    """As those of transformers, for a model whose texts have no end token."""
+
+    eos_token_id = None
+
+
+def test_transformers_writes_the_same_text_on_the_same_model() -> None:
+    llm = Outdraft(CausalLM(tiny_model("llama")), EndlessTokenizer())
+    methods = make_methods(llm, drafters=["suffix"], baselines=["plain", "hf", "hf-lookup"])
+    told = {method.name: answers(method, PROMPTS[:1])[0] for method in methods}
+    assert len({(answer.token_ids, answer.text) for answer in told.values()}) == 1
+    assert told["hf"].passes == told["plain"].passes == 24
+    for name in ("hf", "hf-lookup"):
+        assert told[name].drafted is told[name].draft_seconds is None
+        assert told[name].first_token_seconds > 0
+        assert (told[name].target_seconds or 0) > 0
+    assert [method.drafter for method in methods] == ["none", "hf", "hf-lookup", "suffix"]
+
+
+def test_a_batch_of_transformers_has_no_times_of_its_own() -> None:
+    llm = Outdraft(CausalLM(tiny_model("llama")), EndlessTokenizer())
+    (method,) = make_methods(llm, baselines=["hf"])
+    assert [answer.target_seconds for answer in answers(method)] == [None, None]
+    alone = [answers(method, [prompt])[0].token_ids for prompt in PROMPTS]
+    assert [answer.token_ids for answer in answers(method)] == alone
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def requests(target: TargetModel, count: int = 4, temperature: float = 0.0) -> l
             eos_ids=[],
             max_context=target.max_context,
             decode=no_text,
-            max_new_tokens=34 - 7 * i,
+            max_new_tokens=(13, 34, 20, 27)[i],
             temperature=temperature,
         )
         for i in range(count)

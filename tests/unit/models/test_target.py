@@ -97,8 +97,15 @@ def test_a_recurrent_model_is_refused() -> None:
 
 
 def test_a_model_without_a_context_limit_has_a_huge_one() -> None:
+    model = llama()
+    model.config.max_position_embeddings = 0  # as a config that names none
+    assert CausalLM(model).max_context >= 2**30
+
+
+def test_a_model_that_takes_no_explicit_mask_is_refused() -> None:
     config = BloomConfig(vocab_size=20, hidden_size=8, n_layer=1, n_head=2)
-    assert CausalLM(BloomForCausalLM(config).eval()).max_context >= 2**30
+    with pytest.raises(UnsupportedModelError, match="BloomForCausalLM takes no explicit"):
+        CausalLM(BloomForCausalLM(config).eval())
 
 
 def test_nothing_is_hung_on_the_model() -> None:
