@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
 import torch
@@ -14,7 +15,8 @@ from outdraft.sampling import choose
 from outdraft.sequence import Sequence
 from outdraft.settings import EngineSettings
 from outdraft.step import step
-from outdraft.types import Commit, Rows
+from outdraft.trace import OnStep, StepRecord, StepSeconds
+from outdraft.types import Commit, DraftTree, Rows, Verdict
 
 
 class Engine:
@@ -22,12 +24,23 @@ class Engine:
 
     Sequences join and leave the batch between any two steps; none waits for another. After each
     call, every running sequence's cache holds exactly its tokens but the last.
+
+    Args:
+        on_step: is told of every step, prompts that were read included, once it is committed.
     """
 
-    def __init__(self, target: TargetModel, drafter: Drafter, settings: EngineSettings) -> None:
+    def __init__(
+        self,
+        target: TargetModel,
+        drafter: Drafter,
+        settings: EngineSettings,
+        *,
+        on_step: OnStep | None = None,
+    ) -> None:
         self._target = target
         self._drafter = drafter
         self._settings = settings
+        self._on_step = on_step
         self._cache = target.new_cache()
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # in the order of the cache's sequences
@@ -80,19 +93,25 @@ class Engine:
                 self._target,
                 self._cache,
                 self._settings.max_draft_nodes,
+                on_step=self._on_step,
             )
         finally:
             self._release_finished()
 
     def _admit(self, sequence: Sequence) -> Commit:
         """Reads a prompt and commits the token that follows it; a prompt half read is dropped."""
+        started_at = time.perf_counter()
         seq_idx = self._cache.add()
         self._running.append(sequence)
         try:
             logits = self._read_prompt(sequence, seq_idx)
+            read_at = time.perf_counter()
             drawn = choose(logits, [sequence.prompt_len], sequence.settings, sequence.seed)
             commit = append_tokens(sequence, [int(drawn)], ("plain",))
             self._drafter.observe(sequence, commit)
+            if self._on_step is not None:
+                seconds = StepSeconds.up_to_now(started_at, started_at, started_at, read_at)
+                self._on_step(_prompt_record(sequence, logits, drawn, commit, seconds))
         except BaseException:
             self.cancel(sequence)
             raise
@@ -125,3 +144,19 @@ class Engine:
         last = self._running.pop()
         if seq_idx < len(self._running):
             self._running[seq_idx] = last
+
+
+def _prompt_record(
+    sequence: Sequence, logits: Tensor, drawn: Tensor, commit: Commit, seconds: StepSeconds
+) -> StepRecord:
+    """Reading a prompt, as a step without draft."""
+    return StepRecord(
+        batch=[sequence],
+        trees=[DraftTree()],
+        row_lens=[sequence.prompt_len],
+        logits=logits[None],
+        target_ids=drawn[None],
+        verdicts=[Verdict((0,), commit.token_ids, "plain", ())],
+        commits=[commit],
+        seconds=seconds,
+    )

@@ -42,6 +42,10 @@ class SelfTestError(ModelError):
     """A pass over several rows disagrees with the same rows read one by one."""
 
 
+class NativeError(OutdraftError):
+    """The compiled kernels are not to be had here; everything works without them, slower."""
+
+
 class DrafterError(OutdraftError):
     """A drafter is unknown, does not fit the target, or broke its contract."""
 

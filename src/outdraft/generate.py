@@ -16,10 +16,12 @@ from outdraft.interfaces import Drafter, TargetModel
 from outdraft.models.load import load_model
 from outdraft.models.selftest import self_test
 from outdraft.models.target import CausalLM
+from outdraft.models.threads import set_threads
 from outdraft.sequence import Sequence
 from outdraft.settings import AUTO_DRAFTER, DEFAULT_MODEL, EngineSettings, GenerationSettings
 from outdraft.stats import Stats
 from outdraft.text.prompts import Prompt, Tokenizer, is_one_prompt, to_prompt_ids
+from outdraft.trace import OnStep
 from outdraft.types import Commit, FinishReason, Origin
 
 
@@ -145,12 +147,22 @@ class Outdraft:
 
     @overload
     def generate(
-        self, prompts: Prompt, *, drafter: str | Drafter | None = None, **settings: Any
+        self,
+        prompts: Prompt,
+        *,
+        drafter: str | Drafter | None = None,
+        on_step: OnStep | None = None,
+        **settings: Any,
     ) -> Result: ...
 
     @overload
     def generate(
-        self, prompts: Seq[Prompt], *, drafter: str | Drafter | None = None, **settings: Any
+        self,
+        prompts: Seq[Prompt],
+        *,
+        drafter: str | Drafter | None = None,
+        on_step: OnStep | None = None,
+        **settings: Any,
     ) -> list[Result]: ...
 
     def generate(
@@ -158,6 +170,7 @@ class Outdraft:
         prompts: Prompt | Seq[Prompt],
         *,
         drafter: str | Drafter | None = None,
+        on_step: OnStep | None = None,
         **settings: Any,
     ) -> Result | list[Result]:
         """Answers one prompt, or a list of prompts as one batch.
@@ -165,21 +178,27 @@ class Outdraft:
         Args:
             prompts: text as it stands, chat messages, token ids, or a list of any of these.
             drafter: a method's name, `"none"` for plain decoding, or a `Drafter`.
+            on_step: is told of every step; `outdraft.trace.Tracer` makes such observers.
             settings: see `GenerationSettings`.
 
         Raises:
             SettingsError: a setting is unknown or out of range, or a prompt is empty or too long.
         """
         if is_one_prompt(prompts):
-            return self._run([prompts], drafter, settings)[0]  # type: ignore[list-item]
-        return self._run(list(prompts), drafter, settings)  # type: ignore[arg-type]
+            return self._run([prompts], drafter, on_step, settings)[0]  # type: ignore[list-item]
+        return self._run(list(prompts), drafter, on_step, settings)  # type: ignore[arg-type]
 
     def stream(
-        self, prompt: Prompt, *, drafter: str | Drafter | None = None, **settings: Any
+        self,
+        prompt: Prompt,
+        *,
+        drafter: str | Drafter | None = None,
+        on_step: OnStep | None = None,
+        **settings: Any,
     ) -> Stream:
         """Answers one prompt piece by piece; arguments as for `generate`."""
         used = self.drafter(drafter)
-        engine = Engine(self.target, used, self.settings)
+        engine = Engine(self.target, used, self.settings, on_step=on_step)
         sequence = self._sequence(prompt, GenerationSettings(**settings))
         engine.add(sequence)
         return Stream(engine, sequence, used.name)
@@ -200,12 +219,16 @@ class Outdraft:
         return self._drafters[name]
 
     def _run(
-        self, prompts: list[Prompt], drafter: str | Drafter | None, settings: dict[str, Any]
+        self,
+        prompts: list[Prompt],
+        drafter: str | Drafter | None,
+        on_step: OnStep | None,
+        settings: dict[str, Any],
     ) -> list[Result]:
         used = self.drafter(drafter)
         wanted = GenerationSettings(**settings)
         sequences = [self._sequence(prompt, wanted) for prompt in prompts]
-        engine = Engine(self.target, used, self.settings)
+        engine = Engine(self.target, used, self.settings, on_step=on_step)
         for sequence in sequences:
             engine.add(sequence)
         try:
@@ -248,6 +271,9 @@ def load(
     drafter: str | Drafter = "auto",
     settings: EngineSettings | None = None,
     check_model: bool = True,
+    pack: bool = True,
+    quantize: str | None = None,
+    threads: int | None = None,
 ) -> Outdraft:
     """Loads a model and makes it ready to generate.
 
@@ -259,14 +285,18 @@ def load(
         device: `"auto"` takes a GPU where there is one.
         drafter: how to guess where a call names no method.
         check_model: prove on the loaded model that reading several rows at once changes nothing.
+        pack: lay the weights out for this machine's CPU; `False` leaves the model to transformers.
+        quantize: `"int8"` rounds the weights for CPUs: faster, and another model's text.
+        threads: for the whole process; without it `OUTDRAFT_THREADS`, else torch's own choice.
 
     Raises:
         ModelError: the model is unknown, cannot be fetched or cannot be driven exactly.
         DrafterError: the drafter is unknown.
-        SettingsError: dtype or device is none.
+        SettingsError: dtype, device, quantize or threads is none.
     """
-    loaded = load_model(ref, dtype=dtype, device=device)
-    target = CausalLM(loaded.model)
+    set_threads(threads)
+    loaded = load_model(ref, dtype=dtype, device=device, pack=pack, quantize=quantize)
+    target = CausalLM(loaded.model, loaded.packing)
     if check_model:
         self_test(target)
     return Outdraft(
@@ -289,6 +319,18 @@ def text_decoder(tokenizer: Tokenizer) -> Callable[[Seq[int]], str]:
         return str(text)
 
     return decode
+
+
+def token_shower(tokenizer: Tokenizer) -> Callable[[int], str]:
+    """From one token id to its text, special tokens included."""
+
+    def show(token_id: int) -> str:
+        text = tokenizer.decode(
+            [token_id], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return str(text)
+
+    return show
 
 
 def _result(sequence: Sequence, drafter: str) -> Result:

@@ -12,14 +12,25 @@ from outdraft.interfaces import Drafter, KVCache, TargetModel
 from outdraft.plan import make_plan
 from outdraft.sampling import choose, greedy
 from outdraft.sequence import Sequence
+from outdraft.trace import OnStep, StepRecord, StepSeconds
 from outdraft.types import Budget, Commit, Plan
 from outdraft.verify import verify
 
 
 def step(
-    batch: Seq[Sequence], drafter: Drafter, target: TargetModel, cache: KVCache, max_nodes: int
+    batch: Seq[Sequence],
+    drafter: Drafter,
+    target: TargetModel,
+    cache: KVCache,
+    max_nodes: int,
+    *,
+    on_step: OnStep | None = None,
 ) -> list[Commit]:
-    """Moves every sequence of the batch on by at least one token."""
+    """Moves every sequence of the batch on by at least one token.
+
+    Args:
+        on_step: is told of the step once it is committed.
+    """
     started_at = time.perf_counter()
     budget = Budget(max_nodes, tuple(sequence.remaining - 1 for sequence in batch))
     drafts = drafter.propose(batch, budget)
@@ -37,6 +48,12 @@ def step(
     for sequence in batch:
         sequence.stats.draft_seconds += drafted_at - started_at
         sequence.stats.target_seconds += read_at - planned_at
+    if on_step is not None:
+        seconds = StepSeconds.up_to_now(started_at, drafted_at, planned_at, read_at)
+        row_lens = plan.rows.row_lens
+        on_step(
+            StepRecord(batch, plan.trees, row_lens, logits, target_ids, verdicts, commits, seconds)
+        )
     return commits
 
 

@@ -14,8 +14,9 @@ from outdraft.bench.records import Answer
 from outdraft.draft import DrafterContext, make_drafter
 from outdraft.errors import SettingsError
 from outdraft.generate import Outdraft, Result, text_decoder
-from outdraft.interfaces import Drafter
+from outdraft.interfaces import Drafter, TargetModel
 from outdraft.settings import AUTO_DRAFTER, GenerationSettings
+from outdraft.trace import OnStep
 
 PLAIN, HF = "plain", "hf"
 BASELINES = (PLAIN, HF, "hf-lookup", "hf-assistant")
@@ -45,12 +46,16 @@ def make_methods(
     drafters: Seq[str] = (),
     baselines: Seq[str] = (),
     assistant: str | None = None,
+    stock: TargetModel | None = None,
+    on_step: OnStep | None = None,
 ) -> list[Method]:
     """The methods of these names, baselines first.
 
     Args:
         drafters: specs as `make_drafter` takes them, or `auto`.
         assistant: the model that `hf-assistant` guesses with.
+        stock: the model for the baselines of transformers, where it is not that of `llm`.
+        on_step: is told of every step of this engine; transformers has none to tell of.
 
     Raises:
         SettingsError: a name is unknown or stands twice, or a baseline cannot be had here.
@@ -65,17 +70,17 @@ def make_methods(
     methods = []
     for name in baselines:
         if name == PLAIN:
-            methods.append(_drafting(llm, name, "none"))
+            methods.append(_drafting(llm, name, "none", on_step))
         elif name in BASELINES:
-            methods.append(_of_transformers(llm, name, assistant))
+            methods.append(_of_transformers(llm, name, assistant, stock))
         else:
             raise SettingsError(
                 f"baseline={name!r}: there is no such baseline, only {', '.join(BASELINES)}"
             )
-    return methods + [_drafting(llm, spec, spec) for spec in drafters]
+    return methods + [_drafting(llm, spec, spec, on_step) for spec in drafters]
 
 
-def _drafting(llm: Outdraft, name: str, spec: str) -> Method:
+def _drafting(llm: Outdraft, name: str, spec: str, on_step: OnStep | None) -> Method:
     def make() -> Drafter:
         context = DrafterContext(llm.target, llm.tokenizer)
         return make_drafter(AUTO_DRAFTER if spec == "auto" else spec, context)
@@ -87,7 +92,8 @@ def _drafting(llm: Outdraft, name: str, spec: str) -> Method:
 
         def answer(prompts: Seq[Seq[int]], settings: GenerationSettings) -> list[Answer]:
             asked = [list(prompt) for prompt in prompts]
-            results = llm.generate(asked, drafter=drafter, **settings.model_dump())
+            given = settings.model_dump()
+            results = llm.generate(asked, drafter=drafter, on_step=on_step, **given)
             return [_answer(result, is_alone=len(prompts) == 1) for result in results]
 
         return answer
@@ -113,10 +119,12 @@ def _answer(result: Result, *, is_alone: bool) -> Answer:
     )
 
 
-def _of_transformers(llm: Outdraft, name: str, assistant: str | None) -> Method:
+def _of_transformers(
+    llm: Outdraft, name: str, assistant: str | None, stock: TargetModel | None
+) -> Method:
     from outdraft.integrations.baselines import Baseline
 
-    baseline = Baseline(name, llm.target, llm.tokenizer, assistant)
+    baseline = Baseline(name, stock or llm.target, llm.tokenizer, assistant)
     decode = text_decoder(llm.tokenizer)
 
     def answer(prompts: Seq[Seq[int]], settings: GenerationSettings) -> list[Answer]:

@@ -18,6 +18,7 @@ from outdraft.bench.machine import describe_machine, describe_versions, peak_rss
 from outdraft.bench.methods import AnswerPrompts, Method
 from outdraft.bench.questions import Question, by_group, fingerprint
 from outdraft.bench.records import Key, Record, Results, Turn, prompt_key, replace_file, to_lines
+from outdraft.bench.trace import BenchTrace
 from outdraft.errors import SettingsError
 from outdraft.generate import Outdraft
 from outdraft.models.target import CausalLM
@@ -73,12 +74,16 @@ def run_bench(
     results: Results,
     *,
     on_progress: Callable[[Progress], None],
+    trace: BenchTrace | None = None,
 ) -> None:
     """Answers what is not answered yet, and appends each answer to the results as it comes.
 
     Stopped at any point, by Ctrl-C or worse, it can be called again with the results of the folder:
     nothing is lost and nothing stands there twice. A question on which a method fails is recorded
     with the error, and the run goes on.
+
+    Args:
+        trace: is told what is answered; the methods have to have it as their observer.
     """
     batches = make_batches(questions, settings.batch)
     runs = list(_schedule(batches, methods, settings.repeat))
@@ -93,9 +98,13 @@ def run_bench(
         place = (run.method.name, run.repeat)
         if place not in answers:
             answers[place] = run.method.start()
+        if trace is not None:
+            trace.begin(run.batch, *place)
         told = converse(answers[place], llm.tokenizer, run.batch, settings.generation)
         records = [_record(run, index, told, session) for index in range(len(run.batch))]
         results.append(records, told.prompts)
+        if trace is not None:
+            trace.end()
     on_progress(Progress(len(runs), len(runs)))
 
 

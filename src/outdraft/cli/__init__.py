@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from outdraft import __version__
-from outdraft.cli import bench, check, datastore, demo, generate, models, replay
+from outdraft.cli import bench, check, datastore, demo, generate, models, replay, report
 from outdraft.cli.common import CommandLine, examples, help_of
 
 HELP = """The same text from a language model, sooner.
@@ -34,8 +34,9 @@ app.command(help=help_of(generate.generate), epilog=generate.EXAMPLES)(generate.
 app.command(help=help_of(demo.demo), epilog=demo.EXAMPLES)(demo.demo)
 app.command(help=help_of(models.models), epilog=models.EXAMPLES)(models.models)
 app.command(help=help_of(check.check), epilog=check.EXAMPLES)(check.check)
-app.command(help=help_of(bench.bench), epilog=bench.EXAMPLES)(bench.bench)
+app.command(help=help_of(report.report), epilog=report.EXAMPLES)(report.report)
 app.command(help=help_of(replay.replay), epilog=replay.EXAMPLES)(replay.replay)
+app.add_typer(bench.bench_app, name="bench")
 app.add_typer(datastore.datastore_app, name="datastore")
 
 

@@ -22,6 +22,7 @@ from rich.progress import (
 )
 
 from outdraft.cli import common
+from outdraft.cli.bench_step import EXAMPLES as STEP_EXAMPLES, bench_step
 from outdraft.cli.bench_table import MIN_WIDTH, acceptance_table, figures_tables, notes
 
 if TYPE_CHECKING:
@@ -29,16 +30,19 @@ if TYPE_CHECKING:
     from outdraft.bench.questions import Question
     from outdraft.bench.records import Record
     from outdraft.bench.run import Progress
+    from outdraft.interfaces import TargetModel
 
 EXAMPLES = common.examples(
     "outdraft bench --limit 2 --max-new-tokens 64",
     "outdraft bench --drafter suffix --drafter prompt-lookup --baseline plain,hf,hf-lookup -o a",
     "outdraft bench --questions question.jsonl --group rag --group summarization --repeat 3",
+    "outdraft bench --limit 1 -o runs/a --trace runs/a/trace.jsonl",
     "outdraft bench --questions my-prompts.txt --temperature 0.8 --seed 7 --json > figures.json",
 )
 
 
 def bench(
+    context: typer.Context,
     *,
     model: common.ModelOption = common.DEFAULT_MODEL,
     drafter: Annotated[
@@ -93,6 +97,8 @@ def bench(
         int, typer.Option(metavar="N", help="Runs over all questions; gives the spread.")
     ] = 1,
     dtype: common.DtypeOption = "auto",
+    quantize: common.QuantizeOption = None,
+    threads: common.ThreadsOption = None,
     device: common.DeviceOption = "auto",
     seed: Annotated[int, typer.Option(metavar="S", help="Of every request.")] = 0,
     max_draft_nodes: Annotated[
@@ -112,6 +118,7 @@ def bench(
         bool,
         typer.Option("--json", metavar="", help="Print one JSON object instead of the table."),
     ] = False,
+    trace: common.TraceOption = None,
 ) -> None:
     """Measure drafters beside plain decoding, on the same questions.
 
@@ -119,10 +126,12 @@ def bench(
     so that the same command with the same -o DIR goes on after an interruption. Exits with 1 if a
     method failed on a question.
     """
+    if context.invoked_subcommand is not None:
+        return
     from outdraft.bench.figures import make_tables
     from outdraft.bench.methods import make_methods
     from outdraft.bench.run import BenchSettings, describe_run, open_results, run_bench
-    from outdraft.generate import load
+    from outdraft.bench.trace import BenchTrace
     from outdraft.settings import GenerationSettings
 
     # Whatever can be refused is refused before a model is loaded.
@@ -133,20 +142,37 @@ def bench(
     engine = _engine_settings(batch, max_draft_nodes)
     chosen, source = _questions(questions, suite, group or [], limit)
     folder = output or Path("outdraft-bench") / time.strftime("%Y%m%d-%H%M%S")
-    common.note(f"loading {model}")
-    llm = load(model, dtype=dtype, device=device, drafter="none", settings=engine)
-    baselines = [name.strip() for name in baseline.split(",") if name.strip()]
-    methods = make_methods(
-        llm, drafters=drafter or ["auto"], baselines=baselines, assistant=assistant
-    )
-    run = describe_run(llm, methods, chosen, settings, source=source, command=sys.argv)
-    results = open_results(folder, run, chosen)
-    try:
-        with _bar() as on_progress:
-            run_bench(llm, methods, chosen, settings, results, on_progress=on_progress)
-    except KeyboardInterrupt:
-        common.note(f"what was answered is in {folder}; the same command with -o {folder} goes on")
-        raise
+    has_results = (folder / "results.jsonl").exists()
+    with common.open_trace(trace, goes_on=has_results) as lines:
+        common.note(f"loading {model}")
+        llm = common.load_llm(
+            model,
+            dtype=dtype,
+            device=device,
+            drafter="none",
+            settings=engine,
+            quantize=quantize,
+            threads=threads,
+        )
+        tracer = None if lines is None else BenchTrace(llm, lines)
+        baselines = [name.strip() for name in baseline.split(",") if name.strip()]
+        methods = make_methods(
+            llm,
+            drafters=drafter or ["auto"],
+            baselines=baselines,
+            assistant=assistant,
+            stock=_stock(model, baselines, dtype, device),
+            on_step=tracer,
+        )
+        run = describe_run(llm, methods, chosen, settings, source=source, command=sys.argv)
+        results = open_results(folder, run, chosen)
+        try:
+            with _bar() as bar:
+                run_bench(llm, methods, chosen, settings, results, on_progress=bar, trace=tracer)
+        except KeyboardInterrupt:
+            again = f"the same command with -o {folder} goes on"
+            common.note(f"what was answered is in {folder}; {again}")
+            raise
     names = [method.name for method in methods]
     tables = make_tables(results.records, names, is_greedy=generation.is_greedy)
     _write_out(run, tables, folder, as_json=as_json)
@@ -156,6 +182,17 @@ def bench(
 def to_json(run: Mapping[str, Any], tables: Tables) -> str:
     """What `--json` prints and `figures.json` holds: the run, and every figure of the tables."""
     return json.dumps({"run": dict(run), "figures": asdict(tables)})
+
+
+def _stock(model: str, baselines: Seq[str], dtype: str, device: str) -> TargetModel | None:
+    """The model as transformers runs it, if a baseline wants it: not laid out for this machine."""
+    from outdraft.integrations.baselines import BASELINES
+    from outdraft.models.load import load_model
+    from outdraft.models.target import CausalLM
+
+    if not set(baselines) & set(BASELINES):
+        return None
+    return CausalLM(load_model(model, dtype=dtype, device=device, pack=False).model)
 
 
 def _engine_settings(batch: int, max_draft_nodes: int | None) -> Any:
@@ -239,3 +276,8 @@ def _report_failures(records: Seq[Record]) -> None:
         )
     if failed:
         raise typer.Exit(common.FAILED)
+
+
+bench_app = typer.Typer(rich_markup_mode="rich")
+bench_app.callback(invoke_without_command=True, help=common.help_of(bench), epilog=EXAMPLES)(bench)
+bench_app.command("step", help=common.help_of(bench_step), epilog=STEP_EXAMPLES)(bench_step)

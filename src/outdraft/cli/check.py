@@ -57,6 +57,8 @@ def check(
     ] = None,
     seed: Annotated[int, typer.Option(metavar="S", help="Of every run, plain and drafted.")] = 0,
     dtype: common.DtypeOption = "auto",
+    quantize: common.QuantizeOption = None,
+    threads: common.ThreadsOption = None,
     batch: Annotated[
         bool, typer.Option("--batch", help="Draft all prompts as one ragged batch.")
     ] = False,
@@ -77,7 +79,7 @@ def check(
         GenerationSettings(max_new_tokens=max_new_tokens, temperature=value, seed=seed)
     drafters = checks.chosen_drafters(drafter)
     texts = checks.shipped_prompts() if prompts is None else checks.read_prompts(prompts)
-    llm = common.load_llm(model, dtype=dtype)
+    llm = common.load_llm(model, dtype=dtype, quantize=quantize, threads=threads)
     if drafter == checks.ALL:
         for name, reason in checks.unusable_drafters(llm, drafters).items():
             common.note(f"{name} is left out: {reason}")

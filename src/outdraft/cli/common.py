@@ -7,6 +7,8 @@ import io
 import re
 import sys
 from collections.abc import Callable, Sequence as Seq
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +20,9 @@ from outdraft.errors import OutdraftError, SettingsError
 
 if TYPE_CHECKING:
     from outdraft.generate import Outdraft
+    from outdraft.settings import EngineSettings
     from outdraft.text.prompts import Prompt
+    from outdraft.trace import TraceWriter
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -38,6 +42,8 @@ _OPTIONS = (
     "dtype",
     "device",
     "drafter",
+    "quantize",
+    "threads",
 )
 # `top_k=0` and `stop.1=''` in a message of the library are `--top-k 0` and `--stop ''` here.
 _SETTING = re.compile(rf"\b({'|'.join(_OPTIONS)})(?:\.\d+)?=(?=\S)")
@@ -61,6 +67,30 @@ DtypeOption = Annotated[
 ]
 DeviceOption = Annotated[
     str, typer.Option(metavar="D", help="cpu, cuda, cuda:1, ...; auto takes a GPU if there is one.")
+]
+QuantizeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="Q",
+        help="int8 rounds the weights to 8 bits, on CPUs: faster, and another model, whose text "
+        "differs from the whole one's.",
+    ),
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        envvar="OUTDRAFT_THREADS",
+        help="Threads that compute on the CPU; without it, one for each physical core.",
+    ),
+]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace",
+        metavar="FILE",
+        help="Write what each step guessed, read, accepted and took, one JSON line a step.",
+    ),
 ]
 DrafterOption = Annotated[
     str,
@@ -156,7 +186,14 @@ def never_fail_on_characters() -> None:
 
 
 def load_llm(
-    model: str, *, dtype: str = "auto", device: str = "auto", drafter: str = "auto"
+    model: str,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    drafter: str = "auto",
+    settings: EngineSettings | None = None,
+    quantize: str | None = None,
+    threads: int | None = None,
 ) -> Outdraft:
     """The one way in which commands load a model.
 
@@ -167,7 +204,15 @@ def load_llm(
     from outdraft.generate import load
 
     check_drafter(drafter)
-    return load(model, dtype=dtype, device=device, drafter=drafter)
+    return load(
+        model,
+        dtype=dtype,
+        device=device,
+        drafter=drafter,
+        settings=settings,
+        quantize=quantize,
+        threads=threads,
+    )
 
 
 def check_drafter(drafter: str) -> None:
@@ -179,6 +224,15 @@ def check_drafter(drafter: str) -> None:
         name = spec.partition(":")[0].strip()
         if name not in known:
             raise SettingsError(f"drafter={name!r}: there is no such drafter, only {listed(known)}")
+
+
+def open_trace(
+    path: Path | None, *, goes_on: bool = False
+) -> AbstractContextManager[TraceWriter | None]:
+    """The file that `--trace` names, if it names one."""
+    from outdraft.trace import TraceWriter
+
+    return nullcontext() if path is None else TraceWriter(path, goes_on=goes_on)
 
 
 def listed(names: Seq[str]) -> str:

@@ -88,6 +88,7 @@ def demo(
     model: common.ModelOption = common.DEFAULT_MODEL,
     drafter: common.DrafterOption = "auto",
     dtype: common.DtypeOption = "float32",
+    threads: common.ThreadsOption = None,
     max_new_tokens: Annotated[
         int, typer.Option("--max-new-tokens", "-n", metavar="N", help="Tokens to write at most.")
     ] = 128,
@@ -107,7 +108,7 @@ def demo(
     common.check_drafter(drafter)
     console = common.out_console()
     common.note(f"loading {model}")
-    llm = common.load_llm(model, dtype=dtype, drafter=drafter)
+    llm = common.load_llm(model, dtype=dtype, drafter=drafter, threads=threads)
     runs = _make_runs(llm)
     console.print(Panel(Text(PROMPT), title="prompt", title_align="left"))
     _warm_up(llm, runs)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from outdraft.generate import Outdraft, Result, Stream
     from outdraft.settings import GenerationSettings
     from outdraft.text.prompts import Prompt
+    from outdraft.trace import OnStep, TraceWriter
 
 EXAMPLES = common.examples(
     'outdraft generate "Why is the sky blue?"',
@@ -24,6 +25,7 @@ EXAMPLES = common.examples(
     'outdraft generate "def fibonacci(n):" --raw --stop "def "',
     'outdraft generate "Why is the sky blue?" --drafter none --json',
     'outdraft generate "Count to thirty" --show-drafts',
+    'outdraft generate "Count to thirty" --trace steps.jsonl',
 )
 
 
@@ -81,6 +83,8 @@ def generate(
         ),
     ] = False,
     dtype: common.DtypeOption = "auto",
+    quantize: common.QuantizeOption = None,
+    threads: common.ThreadsOption = None,
     device: common.DeviceOption = "auto",
     show_drafts: Annotated[
         bool,
@@ -98,6 +102,7 @@ def generate(
             "--json", metavar="", help="Print one JSON object with text, token ids and statistics."
         ),
     ] = False,
+    trace: common.TraceOption = None,
 ) -> None:
     """Answer a prompt.
 
@@ -121,10 +126,19 @@ def generate(
     settings = GenerationSettings(**given)  # refused before a model is loaded
     text = read_prompt(prompt)
     _note_idle_filters(settings)
-    llm = common.load_llm(model, dtype=dtype, device=device, drafter=drafter)
-    stream = llm.stream(_to_prompt(llm, text, is_raw=raw), **given)
-    writer = _make_writer(llm, is_silent=as_json, shows_drafts=show_drafts)
-    was_interrupted = write_out(stream, writer)
+    with common.open_trace(trace) as lines:
+        llm = common.load_llm(
+            model,
+            dtype=dtype,
+            device=device,
+            drafter=drafter,
+            quantize=quantize,
+            threads=threads,
+        )
+        prompt_read = _to_prompt(llm, text, is_raw=raw)
+        stream = llm.stream(prompt_read, on_step=_make_tracer(llm, lines), **given)
+        writer = _make_writer(llm, is_silent=as_json, shows_drafts=show_drafts)
+        was_interrupted = write_out(stream, writer)
     if as_json:
         typer.echo(to_json(stream.result))
     else:
@@ -194,6 +208,15 @@ def to_json(result: Result) -> str:
     }
     can_show_all = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     return json.dumps(record, ensure_ascii=not can_show_all)
+
+
+def _make_tracer(llm: Outdraft, lines: TraceWriter | None) -> OnStep | None:
+    from outdraft.generate import text_decoder, token_shower
+    from outdraft.trace import Tracer
+
+    if lines is None:
+        return None
+    return Tracer(text_decoder(llm.tokenizer), token_shower(llm.tokenizer), lines)
 
 
 def _to_prompt(llm: Outdraft, text: str, *, is_raw: bool) -> Prompt:

@@ -112,7 +112,7 @@ class DraftModel(ModelDrafter):
             device = target.device
         loaded = load_model(ref, dtype=dtype, device=device)
         return cls(
-            CausalLM(loaded.model),
+            CausalLM(loaded.model, loaded.packing),
             target,
             tokenizer=loaded.tokenizer,
             target_tokenizer=target_tokenizer,

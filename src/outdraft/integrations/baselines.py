@@ -1,4 +1,4 @@
-"""What outdraft is measured against: `generate` of transformers, on the very same model in memory.
+"""What outdraft is measured against: `generate` of transformers, on a model in memory.
 
     hf             plain decoding
     hf-lookup      prompt_lookup_num_tokens
@@ -175,7 +175,7 @@ def _load_assistant(
             f"baseline={name!r} needs a smaller model to guess with; pass --assistant REF"
         )
     dtype = str(model.dtype).removeprefix("torch.")
-    helper = load_model(assistant, dtype=dtype, device=model.device).model
+    helper = load_model(assistant, dtype=dtype, device=model.device, pack=False).model
     own = model.config.get_text_config(decoder=True).vocab_size
     other = helper.config.get_text_config(decoder=True).vocab_size
     if own != other:

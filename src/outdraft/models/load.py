@@ -17,6 +17,7 @@ from outdraft.models.checkpoint import (
     read_checkpoint,
     read_tokenizer,
 )
+from outdraft.models.pack import Packing, pack as pack_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -41,11 +42,13 @@ class LoadedModel:
 
     Args:
         name: what the user called it; for a pair, what the model calls itself.
+        packing: how it was prepared for this machine, if it was.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
+    packing: Packing | None = None
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -59,11 +62,16 @@ class LoadedModel:
 
 
 def load_model(
-    ref: Any, *, dtype: str | torch.dtype = "auto", device: str | torch.device = "auto"
+    ref: Any,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "auto",
+    pack: bool = True,
+    quantize: str | None = None,
 ) -> LoadedModel:
-    """Finds a model and reads it: in eval mode, its weights frozen.
+    """Finds a model and reads it: in eval mode, its weights frozen, prepared for this machine.
 
-    A pair is taken as it is: nothing is moved, cast or switched.
+    A pair is taken as it is: nothing is moved, cast, switched or packed.
 
     Args:
         ref: looked up in this order: a `(model, tokenizer)` pair; an alias; an existing path, of a
@@ -73,6 +81,8 @@ def load_model(
             `"auto"` is the checkpoint's own on GPUs (a GGUF's is float32); on CPUs bfloat16 where
             the hardware multiplies it natively, else float32.
         device: any that torch knows; `"auto"` is cuda, else mps, else the CPU.
+        pack: lay the weights out for speed; on CPUs alone, see `outdraft.models.pack`.
+        quantize: `"int8"` rounds the weights, which makes it another model.
 
     Raises:
         UnknownModelError: there is nothing of that name.
@@ -83,6 +93,10 @@ def load_model(
     """
     wanted_dtype, wanted_device = _parse_dtype(dtype), _parse_device(device)
     if isinstance(ref, tuple):
+        if quantize is not None:
+            raise SettingsError(
+                f"quantize={quantize!r} would change the model in the pair; pass a reference"
+            )
         return _take_pair(ref, wanted_dtype, wanted_device)
     place = wanted_device or _auto_device()
     if wanted_dtype is torch.float64 and place.type == "mps":
@@ -91,7 +105,8 @@ def load_model(
     model, tokenizer = read_checkpoint(checkpoint, wanted_dtype or _auto_dtype(place))
     model.to(place)  # type: ignore[arg-type]  # transformers' own annotation of `to` is wrong
     model.requires_grad_(False)  # transformers has put it in eval mode
-    return LoadedModel(model, tokenizer, checkpoint.name)
+    packing = pack_model(model, quantize) if pack or quantize is not None else None
+    return LoadedModel(model, tokenizer, checkpoint.name, packing)
 
 
 def load_tokenizer(ref: Any) -> PreTrainedTokenizerBase:

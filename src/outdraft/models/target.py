@@ -14,6 +14,7 @@ from outdraft.errors import CacheError, ModelError, UnsupportedModelError
 from outdraft.interfaces import KVCache, TargetModel
 from outdraft.models.cache import LayerShape, PositionCache
 from outdraft.models.masks import Reach, additive, slot_positions, tree_mask, within_reach
+from outdraft.models.pack import Packing
 from outdraft.types import Rows
 
 _UNBOUNDED_CONTEXT = 1 << 30
@@ -26,15 +27,17 @@ class CausalLM(TargetModel):
 
     Args:
         model: any causal language model whose layers all cache keys and values.
+        packing: how it was prepared for this machine, if it was.
 
     Raises:
         UnsupportedModelError: a layer keeps another kind of state, or the attention
             implementation takes no explicit mask.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, packing: Packing | None = None) -> None:
         config = model.config.get_text_config(decoder=True)
         self.model = model
+        self.packing = packing
         self.device = model.device
         self.max_context = getattr(config, "max_position_embeddings", None) or _UNBOUNDED_CONTEXT
         self._reaches = _layer_reaches(config)

@@ -13,6 +13,7 @@ from outdraft.bench.figures import Figures, make_tables
 from outdraft.bench.records import Results
 from outdraft.cli.bench_table import acceptance_table, figures_tables, notes
 from outdraft.generate import Result
+from outdraft.trace import read_trace
 from support.benches import make_record, make_turn
 from support.command_line import TERMINAL, Run
 
@@ -105,6 +106,18 @@ def test_the_figures_are_kept_beside_the_results(run: Run, tmp_path: Path) -> No
     assert {path.name for path in (tmp_path / "a").iterdir()} == {
         *("run.json", "questions.jsonl", "results.jsonl", "prompts.jsonl", "figures.json"),
     }
+
+
+def test_a_trace_lies_where_it_was_named_and_goes_on_with_the_run(run: Run, tmp_path: Path) -> None:
+    options = ("--group", "qa", "-o", "a", "--trace", "a/trace.jsonl")
+    tokens = ask(run, *options)["figures"]["overall"][1]["tokens"]
+    content = (tmp_path / "a" / "trace.jsonl").read_bytes()
+    traces = list(read_trace(tmp_path / "a" / "trace.jsonl"))
+    own = [trace for trace in traces if trace.method == "auto"]
+    assert sum(len(trace.token_ids) for trace in own) == tokens
+    assert {trace.question_id for trace in traces} == {"31"}
+    ask(run, *options)
+    assert (tmp_path / "a" / "trace.jsonl").read_bytes() == content
 
 
 # --- what is asked --------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from outdraft import Outdraft
 from outdraft.cli.generate import read_prompt
 from outdraft.cli.writers import TextWriter
 from outdraft.engine import Engine
+from outdraft.trace import read_trace
 from outdraft.types import Commit
 from support.command_line import TERMINAL, Run, ToyTokenizer
 
@@ -101,6 +103,29 @@ def test_options_reach_the_request(run: Run, llm: Outdraft) -> None:
         stop=["!", " dog"],
     )
     assert json.loads(result.stdout)["token_ids"] == list(wanted.token_ids)
+
+
+# --- trace ----------------------------------------------------------------------------------------
+
+
+def test_a_trace_has_a_line_for_every_step(run: Run, llm: Outdraft, tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    result = run("generate", "hello", "-n", "40", "--trace", str(path))
+
+    traces = list(read_trace(path))
+    wanted = llm.generate(CHAT, max_new_tokens=40)
+    assert result.stdout == as_line(wanted.text)
+    assert [token for trace in traces for token in trace.token_ids] == list(wanted.token_ids)
+    assert [trace.step for trace in traces] == list(range(wanted.stats.steps + 1))
+
+
+def test_a_trace_that_cannot_be_written_is_refused_before_a_model_is_loaded(
+    run: Run, loads: list[object], tmp_path: Path
+) -> None:
+    result = run("generate", "hello", "--trace", str(tmp_path))
+
+    assert (result.exit_code, result.stdout, loads) == (2, "", [])
+    assert "cannot be written" in result.stderr
 
 
 # --- summary --------------------------------------------------------------------------------------

@@ -1,0 +1,617 @@
+// Matrix products, attention and the small things between them, for few rows on a CPU.
+//
+// Every row is computed by the same additions in the same order whatever rows stand beside it: a
+// product adds along k, one after the other, and attention adds over the slots that a row sees,
+// hidden ones left out. A token read alone and the same token read among guesses therefore give
+// the same bits, in every number format.
+//
+// A weight matrix [n, k] is kept in panels of 16 outputs, [panels, k, 16], read from front to back.
+// Plain C functions at the end; all sizes in elements, all tensors contiguous unless strides are
+// named. Vectors are GCC's and clang's own; what they become is the compiler's affair.
+
+#include <omp.h>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+constexpr int kMaxRows = 12;
+#else
+constexpr int kLanes = 8;
+constexpr int kMaxRows = 6;
+#endif
+constexpr int kPanel = 16;
+constexpr int kVecs = kPanel / kLanes;
+
+#define VECTOR(type, lanes) \
+  __attribute__((vector_size((lanes) * sizeof(type)), aligned(sizeof(type)), may_alias))
+
+template <int L>
+struct Vectors {
+  typedef float Float VECTOR(float, L);
+  typedef uint32_t Word VECTOR(uint32_t, L);
+  typedef int32_t Int VECTOR(int32_t, L);
+  typedef uint16_t Half VECTOR(uint16_t, L);
+  typedef int8_t Byte VECTOR(int8_t, L);
+};
+
+// Of the wide vectors the products are made; attention takes eight lanes on every machine.
+typedef float Vec __attribute__((vector_size(kLanes * sizeof(float))));
+typedef float Vec8 __attribute__((vector_size(8 * sizeof(float))));
+typedef int32_t Int8 __attribute__((vector_size(8 * sizeof(int32_t))));
+
+struct bf16 {
+  uint16_t bits;
+};
+
+enum Type { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2 };
+
+template <int L>
+inline auto load(const float* p) {
+  return *reinterpret_cast<const typename Vectors<L>::Float*>(p);
+}
+template <int L>
+inline auto load(const bf16* p) {
+  using V = Vectors<L>;
+  auto halves = *reinterpret_cast<const typename V::Half*>(p);
+  return (typename V::Float)(__builtin_convertvector(halves, typename V::Word) << 16);
+}
+template <int L>
+inline auto load(const int8_t* p) {
+  using V = Vectors<L>;
+  // What compilers make of the general way below is slow.
+#if defined(__AVX512F__)
+  if constexpr (L == 16)
+    return (typename V::Float)_mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#endif
+#if defined(__AVX2__)
+  if constexpr (L == 8)
+    return (typename V::Float)_mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#endif
+  auto bytes = *reinterpret_cast<const typename V::Byte*>(p);
+  return __builtin_convertvector(__builtin_convertvector(bytes, typename V::Int), typename V::Float);
+}
+
+inline float to_float(float value) { return value; }
+inline float to_float(bf16 value) {
+  uint32_t word = uint32_t(value.bits) << 16;
+  float result;
+  std::memcpy(&result, &word, sizeof result);
+  return result;
+}
+inline void assign(float& to, float value) { to = value; }
+inline void assign(bf16& to, float value) {  // to the nearest, ties to even
+  uint32_t word;
+  std::memcpy(&word, &value, sizeof word);
+  to.bits = std::isnan(value) ? 0x7fc0 : uint16_t((word + 0x7fff + ((word >> 16) & 1)) >> 16);
+}
+
+// --- products -------------------------------------------------------------------------------------
+
+struct Matrix {
+  const void* weight;  // [panels, k, 16]
+  const float* scale;  // per output, or null
+  const float* bias;   // per output, or null
+  int64_t n, k;
+  int32_t type;
+};
+
+inline int64_t panels_of(const Matrix& matrix) { return (matrix.n + kPanel - 1) / kPanel; }
+
+// What takes a panel's 16 sums of a row; called through a pointer, so that the products below are
+// compiled once and not once for each of their users.
+struct Store {
+  const void* self;
+  void (*call)(const void* self, int64_t row, int64_t panel, const float* sums);
+};
+
+// The dot products of MR rows with NP panels. `Ahead` calls for the panels that come next, for when
+// these have been read before and memory has nothing to do.
+template <int MR, int NP, bool Ahead, typename W>
+void tile(const float* x, int64_t row, const W* w, int64_t panel, int64_t k, const Store& store) {
+  Vec sums[MR][NP * kVecs] = {};
+  const float* rows = x + row * k;
+  const W* panels = w + panel * k * kPanel;
+  for (int64_t i = 0; i < k; i++) {
+    if constexpr (Ahead)
+      for (int p = 0; p < NP; p++) __builtin_prefetch(panels + ((NP + p) * k + i) * kPanel, 0, 2);
+    Vec weights[NP * kVecs];
+    for (int p = 0; p < NP; p++)
+      for (int v = 0; v < kVecs; v++)
+        weights[p * kVecs + v] = load<kLanes>(panels + (p * k + i) * kPanel + v * kLanes);
+    for (int m = 0; m < MR; m++)
+      for (int v = 0; v < NP * kVecs; v++) sums[m][v] += rows[m * k + i] * weights[v];
+  }
+  for (int m = 0; m < MR; m++)
+    for (int p = 0; p < NP; p++)
+      store.call(store.self, row + m, panel + p,
+                 reinterpret_cast<const float*>(&sums[m][p * kVecs]));
+}
+
+// A tile for a number of rows that is known at run time, of MR at most.
+template <int MR, int NP, typename W>
+void tile_of(int rows, const float* x, int64_t row, const W* w, int64_t panel, int64_t k,
+             bool ahead, const Store& store) {
+  if constexpr (MR > 1)
+    if (rows < MR) return tile_of<MR - 1, NP>(rows, x, row, w, panel, k, ahead, store);
+  if (ahead)
+    tile<MR, NP, true>(x, row, w, panel, k, store);
+  else
+    tile<MR, NP, false>(x, row, w, panel, k, store);
+}
+
+// Panels first to last, NP at a time while there are so many, for blocks of at most MR rows.
+template <int MR, int NP, typename W>
+void panel_range(const float* x, int64_t m, const W* w, int64_t first, int64_t last, int64_t k,
+                 const Store& store) {
+  const int64_t blocks = (m + MR - 1) / MR;
+  for (; first + NP <= last; first += NP)
+    for (int64_t b = 0; b < blocks; b++) {
+      const int64_t row = m * b / blocks, rows = m * (b + 1) / blocks - row;
+      tile_of<MR, NP>(int(rows), x, row, w, first, k, b > 0 && b + 1 == blocks, store);
+    }
+  if constexpr (NP > 1)
+    if (first < last) panel_range<MR, 1>(x, m, w, first, last, k, store);
+}
+
+// Few rows leave registers for several panels, and need them to hide the latency of an addition.
+template <typename W>
+void product(const float* x, int64_t m, const W* w, int64_t first, int64_t last, int64_t k,
+             const Store& store) {
+  constexpr int kMore = kLanes / 8;
+  if (m == 1) return panel_range<1, 4 * kMore>(x, m, w, first, last, k, store);
+  if (m <= 3) return panel_range<3, 2 * kMore>(x, m, w, first, last, k, store);
+  return panel_range<kMaxRows, kMore>(x, m, w, first, last, k, store);
+}
+
+// This thread's share of x [m, k] times the matrix, handed to `take(row, panel, sums)`.
+template <typename Take>
+void product_share(const float* x, int64_t m, const Matrix& matrix, const Take& take) {
+  const Store store{&take, [](const void* self, int64_t row, int64_t panel, const float* sums) {
+                      (*static_cast<const Take*>(self))(row, panel, sums);
+                    }};
+  const int64_t panels = panels_of(matrix), threads = omp_get_num_threads();
+  const int64_t first = panels * omp_get_thread_num() / threads;
+  const int64_t last = panels * (omp_get_thread_num() + 1) / threads;
+  switch (matrix.type) {
+    case kFloat32:
+      return product(x, m, static_cast<const float*>(matrix.weight), first, last, matrix.k, store);
+    case kBfloat16:
+      return product(x, m, static_cast<const bf16*>(matrix.weight), first, last, matrix.k, store);
+    case kInt8:
+      return product(x, m, static_cast<const int8_t*>(matrix.weight), first, last, matrix.k, store);
+  }
+}
+
+// The 16 outputs of a panel: scale, bias, and `put(column, value)` for those that exist.
+template <typename Put>
+inline void finish(const Matrix& matrix, int64_t panel, const float* values, Put&& put) {
+  const int64_t from = panel * kPanel, to = std::min<int64_t>(from + kPanel, matrix.n);
+  for (int64_t j = from; j < to; j++) {
+    float value = values[j - from];
+    if (matrix.scale) value *= matrix.scale[j];
+    if (matrix.bias) value += matrix.bias[j];
+    put(j, value);
+  }
+}
+
+// --- small things ---------------------------------------------------------------------------------
+
+inline Vec8 splat(float value) { return Vec8{} + value; }
+
+// e^x to about one unit in the last place, for x clamped to [-87, 88].
+inline Vec8 exp8(Vec8 x) {
+  x = x < -87.0f ? splat(-87.0f) : x;
+  x = x > 88.0f ? splat(88.0f) : x;
+  const Vec8 shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: rounds to a whole number
+  const Vec8 whole = shifted - 12582912.0f;
+  const Vec8 rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  Vec8 sum = splat(1.9875691500e-4f);
+  sum = sum * rest + 1.3981999507e-3f;
+  sum = sum * rest + 8.3334519073e-3f;
+  sum = sum * rest + 4.1665795894e-2f;
+  sum = sum * rest + 1.6666665459e-1f;
+  sum = sum * rest + 5.0000001201e-1f;
+  sum = sum * rest * rest + rest + 1.0f;
+  const Int8 power = __builtin_convertvector(whole, Int8) << 23;
+  return (Vec8)((Int8)sum + power);
+}
+
+inline float sum_of(Vec8 v) {
+  return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+}
+
+// Eight vectors to the eight sums of their lanes, added as in `sum_of`.
+inline Vec8 sums_of(const Vec8* v) {
+  Vec8 pairs[4], quads[2];
+  for (int i = 0; i < 4; i++)
+    pairs[i] = __builtin_shufflevector(v[2 * i], v[2 * i + 1], 0, 8, 2, 10, 4, 12, 6, 14) +
+               __builtin_shufflevector(v[2 * i], v[2 * i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+  for (int i = 0; i < 2; i++)
+    quads[i] = __builtin_shufflevector(pairs[2 * i], pairs[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
+               __builtin_shufflevector(pairs[2 * i], pairs[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+  return __builtin_shufflevector(quads[0], quads[1], 0, 1, 2, 3, 8, 9, 10, 11) +
+         __builtin_shufflevector(quads[0], quads[1], 4, 5, 6, 7, 12, 13, 14, 15);
+}
+
+template <typename T>
+inline void rms_norm(const T* x, const float* weight, int64_t n, float eps, float* y) {
+  Vec8 squares = {};
+  for (int64_t i = 0; i < n; i += 8) {
+    const Vec8 v = load<8>(x + i);
+    squares += v * v;
+  }
+  const float factor = 1.0f / std::sqrt(sum_of(squares) / float(n) + eps);
+  for (int64_t i = 0; i < n; i++) y[i] = to_float(x[i]) * factor * weight[i];
+}
+
+// Rotates the pairs (i, i + size / 2) of a head's first `size` numbers.
+template <typename T>
+inline void rotate(float* head, const T* cos, const T* sin, int64_t size) {
+  for (int64_t i = 0, j = size / 2; j < size; i++, j++) {
+    const float a = head[i], b = head[j];
+    head[i] = a * to_float(cos[i]) - b * to_float(sin[i]);
+    head[j] = b * to_float(cos[j]) + a * to_float(sin[j]);
+  }
+}
+
+// Memory that a thread keeps for its next call.
+inline float* scratch(int64_t size) {
+  thread_local std::vector<float> memory;
+  if (int64_t(memory.size()) < size) memory.resize(size);
+  return memory.data();
+}
+
+template <typename Body>
+inline void share(int64_t count, Body&& body) {
+  const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+  for (int64_t i = count * thread / threads; i < count * (thread + 1) / threads; i++) body(i);
+}
+
+// --- attention ------------------------------------------------------------------------------------
+
+constexpr int kReaders = 16;  // rows and heads that read the same keys together
+
+struct Run {
+  int64_t from, to;
+};
+
+// Where a row's mask is true, in rising order.
+inline void visible_runs(const uint8_t* mask, int64_t context, std::vector<Run>& runs) {
+  runs.clear();
+  for (int64_t s = 0; s < context;) {
+    const void* found = std::memchr(mask + s, 1, context - s);
+    if (!found) break;
+    const int64_t from = static_cast<const uint8_t*>(found) - mask;
+    const void* end = std::memchr(mask + from, 0, context - from);
+    s = end ? static_cast<const uint8_t*>(end) - mask : context;
+    runs.push_back({from, s});
+  }
+}
+
+// The dot products of q with eight keys, `count` of which exist.
+template <typename T>
+inline Vec8 dots(const float* q, const T* keys, int64_t stride, int64_t dim, int count) {
+  const T* key[8];
+  for (int j = 0; j < 8; j++) key[j] = keys + std::min(j, count - 1) * stride;
+  Vec8 sums[8] = {};
+  for (int64_t d = 0; d < dim; d += 8) {
+    const Vec8 part = load<8>(q + d);
+    for (int j = 0; j < 8; j++) sums[j] += part * load<8>(key[j] + d);
+  }
+  return sums_of(sums);
+}
+
+// Adds the weighted values of some slots to 8 * P sums.
+template <int P, typename T>
+inline void add_values(const float* weights, const T* values, int64_t stride, int64_t count,
+                       float* to) {
+  Vec8 sums[P];
+  std::memcpy(sums, to, sizeof sums);
+  for (int64_t s = 0; s < count; s++)
+    for (int p = 0; p < P; p++) sums[p] += weights[s] * load<8>(values + s * stride + 8 * p);
+  std::memcpy(to, sums, sizeof sums);
+}
+
+// One row of one head on its way through attention.
+struct Reader {
+  const float* q;
+  float* out;  // [dim], zeros at first
+  float* scores;
+  std::vector<Run> runs;  // the slots it sees
+};
+
+// Keys and values of one head.
+template <typename T>
+struct Head {
+  const T *keys, *values;
+  int64_t key_stride, value_stride, dim;
+
+  void score(Reader& reader, Run run, int64_t index, float scale) const {
+    for (int64_t s = run.from; s < run.to; s += 8, index += 8) {
+      const int count = int(std::min<int64_t>(8, run.to - s));
+      const Vec8 part = dots(reader.q, keys + s * key_stride, key_stride, dim, count) * scale;
+      std::memcpy(reader.scores + index, &part, sizeof part);  // what is too much is overwritten
+    }
+  }
+
+  void add(Reader& reader, Run run, int64_t index) const {
+    const T* from = values + run.from * value_stride;
+    const float* weights = reader.scores + index;
+    int64_t d = 0;
+    for (; d + 64 <= dim; d += 64)
+      add_values<8>(weights, from + d, value_stride, run.to - run.from, reader.out + d);
+    for (; d < dim; d += 8)
+      add_values<1>(weights, from + d, value_stride, run.to - run.from, reader.out + d);
+  }
+};
+
+// What a row sees from its first slot on, as all `readers` do: read in chunks that stay in the
+// nearest cache while each of them uses them; what it sees behind, on its own.
+template <typename Visit>
+void visit_slots(std::vector<Reader>& readers, int count, Visit&& visit) {
+  constexpr int64_t kChunk = 64;
+  int64_t common = std::numeric_limits<int64_t>::max();
+  for (int i = 0; i < count; i++) {
+    const Run first = readers[i].runs.front();
+    common = std::min(common, first.from == 0 ? first.to : 0);
+  }
+  for (int64_t s = 0; s < common; s += kChunk)
+    for (int i = 0; i < count; i++) visit(readers[i], Run{s, std::min(s + kChunk, common)}, s);
+  for (int i = 0; i < count; i++) {
+    int64_t index = common;
+    for (const Run& run : readers[i].runs) {
+      const Run rest{std::max(run.from, common), run.to};
+      if (rest.from >= rest.to) continue;
+      visit(readers[i], rest, index);
+      index += rest.to - rest.from;
+    }
+  }
+}
+
+// Scores to weights; returns the factor that makes their sum 1.
+inline float soften(float* scores, int64_t n) {
+  const float lowest = -std::numeric_limits<float>::infinity();
+  for (int64_t i = n; i < n + 8; i++) scores[i] = lowest;
+  Vec8 best = splat(lowest);
+  for (int64_t i = 0; i < n; i += 8) {
+    const Vec8 part = load<8>(scores + i);
+    best = part > best ? part : best;
+  }
+  float highest = lowest;
+  for (int j = 0; j < 8; j++) highest = std::max(highest, best[j]);
+  Vec8 total = {};
+  for (int64_t i = 0; i < n; i += 8) {
+    const Vec8 raw = load<8>(scores + i);
+    const Vec8 weights = raw == lowest ? Vec8{} : exp8(raw - highest);
+    total += weights;
+    std::memcpy(scores + i, &weights, sizeof weights);
+  }
+  return 1.0f / sum_of(total);
+}
+
+// softmax(scale * q keys) values for the first `count` readers.
+template <typename T>
+void attend(const Head<T>& head, std::vector<Reader>& readers, int count, float scale) {
+  visit_slots(readers, count, [&](Reader& reader, Run run, int64_t index) {
+    head.score(reader, run, index, scale);
+  });
+  float factors[kReaders];
+  for (int i = 0; i < count; i++) {
+    int64_t seen = 0;
+    for (const Run& run : readers[i].runs) seen += run.to - run.from;
+    factors[i] = soften(readers[i].scores, seen);
+  }
+  visit_slots(readers, count,
+              [&](Reader& reader, Run run, int64_t index) { head.add(reader, run, index); });
+  for (int i = 0; i < count; i++)
+    for (int64_t d = 0; d < head.dim; d++) readers[i].out[d] *= factors[i];
+}
+
+// --- one decoder layer ----------------------------------------------------------------------------
+
+struct Layer {
+  Matrix qkv, o, gate, up, down;
+  const float *input_norm, *output_norm, *q_norm, *k_norm;  // the last two may be null
+  int64_t hidden, heads, kv_heads, head_dim;
+  float input_eps, output_eps, head_eps, scale;
+};
+
+struct Strided {
+  const void* data;  // [seqs, heads, slots, dim], dim contiguous
+  int64_t seq, head, slot;
+};
+
+template <typename X, typename C>
+void attention_inputs(const Layer& layer, const X* x, const X* cos, const X* sin,
+                      int64_t rope_seqs, int64_t rope_dim, int64_t seqs, int64_t rows, float* q,
+                      C* k, C* v, int threads) {
+  const int64_t m = seqs * rows, dim = layer.head_dim, width = layer.qkv.n;
+  float* normed = scratch(m * (layer.hidden + width));
+  float* merged = normed + m * layer.hidden;
+#pragma omp parallel num_threads(threads)
+  {
+    share(m, [&](int64_t i) {
+      rms_norm(x + i * layer.hidden, layer.input_norm, layer.hidden, layer.input_eps,
+               normed + i * layer.hidden);
+    });
+#pragma omp barrier
+    product_share(normed, m, layer.qkv, [&](int64_t row, int64_t panel, const float* values) {
+      finish(layer.qkv, panel, values,
+             [&](int64_t j, float value) { merged[row * width + j] = value; });
+    });
+#pragma omp barrier
+    const int64_t all_heads = layer.heads + 2 * layer.kv_heads;
+    share(m * all_heads, [&](int64_t task) {
+      const int64_t i = task / all_heads, head = task % all_heads;
+      const int64_t seq = i / rows, row = i % rows;
+      float* part = merged + i * width + head * dim;
+      const bool is_query = head < layer.heads, is_value = head >= layer.heads + layer.kv_heads;
+      if (!is_value) {
+        const float* norm = is_query ? layer.q_norm : layer.k_norm;
+        if (norm) rms_norm(part, norm, dim, layer.head_eps, part);
+        const int64_t angle = ((rope_seqs == 1 ? 0 : seq) * rows + row) * rope_dim;
+        rotate(part, cos + angle, sin + angle, rope_dim);
+      }
+      if (is_query) {
+        std::memcpy(q + ((seq * layer.heads + head) * rows + row) * dim, part, dim * sizeof(float));
+        return;
+      }
+      const int64_t kv = (head - layer.heads) % layer.kv_heads;
+      C* to = (is_value ? v : k) + ((seq * layer.kv_heads + kv) * rows + row) * dim;
+      for (int64_t d = 0; d < dim; d++) assign(to[d], part[d]);
+    });
+  }
+}
+
+// This thread's share of attention: in the order sequence, key head, row, query head of the group,
+// so that those which read the same keys come together.
+template <typename C>
+void attention_share(const Layer& layer, const float* q, const Strided& keys,
+                     const Strided& values, const uint8_t* mask, int64_t mask_seqs, int64_t seqs,
+                     int64_t rows, int64_t context, float* mixed) {
+  const int64_t dim = layer.head_dim, group = layer.heads / layer.kv_heads;
+  const int64_t of_head = rows * group, threads = omp_get_num_threads();
+  const int64_t all = seqs * layer.kv_heads * of_head;
+  const int64_t last = all * (omp_get_thread_num() + 1) / threads;
+  std::vector<float> scores(kReaders * (context + 16));
+  std::vector<Reader> readers(kReaders);
+  for (int64_t task = all * omp_get_thread_num() / threads; task < last;) {
+    const int64_t seq = task / of_head / layer.kv_heads, kv = task / of_head % layer.kv_heads;
+    const int64_t end = std::min({last, task + kReaders, (task / of_head + 1) * of_head});
+    const Head<C> head{static_cast<const C*>(keys.data) + seq * keys.seq + kv * keys.head,
+                       static_cast<const C*>(values.data) + seq * values.seq + kv * values.head,
+                       keys.slot, values.slot, dim};
+    const int count = int(end - task);
+    for (int i = 0; i < count; i++, task++) {
+      const int64_t row = task % of_head / group, query = kv * group + task % group;
+      Reader& reader = readers[i];
+      reader.q = q + ((seq * layer.heads + query) * rows + row) * dim;
+      reader.out = mixed + ((seq * rows + row) * layer.heads + query) * dim;
+      std::fill_n(reader.out, dim, 0.0f);
+      reader.scores = scores.data() + i * (context + 16);
+      visible_runs(mask + ((mask_seqs == 1 ? 0 : seq) * rows + row) * context, context,
+                   reader.runs);
+    }
+    attend(head, readers, count, layer.scale);
+  }
+}
+
+inline float silu(float x) { return x / (1.0f + exp8(splat(-x))[0]); }
+
+template <typename X, typename C>
+void attention_outputs(const Layer& layer, const X* x, const float* q, const Strided& keys,
+                       const Strided& values, const uint8_t* mask, int64_t mask_seqs,
+                       int64_t seqs, int64_t rows, int64_t context, X* y, int threads) {
+  const int64_t m = seqs * rows, dim = layer.head_dim, hidden = layer.hidden;
+  const int64_t width = layer.heads * dim, inner = layer.gate.n;
+  float* mixed = scratch(m * (width + 2 * hidden + inner));
+  float* residual = mixed + m * width;
+  float* normed = residual + m * hidden;
+  float* gated = normed + m * hidden;
+#pragma omp parallel num_threads(threads)
+  {
+    attention_share<C>(layer, q, keys, values, mask, mask_seqs, seqs, rows, context, mixed);
+#pragma omp barrier
+    product_share(mixed, m, layer.o, [&](int64_t row, int64_t panel, const float* sums) {
+      finish(layer.o, panel, sums, [&](int64_t j, float value) {
+        residual[row * hidden + j] = to_float(x[row * hidden + j]) + value;
+      });
+    });
+#pragma omp barrier
+    share(m, [&](int64_t i) {
+      rms_norm(residual + i * hidden, layer.output_norm, hidden, layer.output_eps,
+               normed + i * hidden);
+    });
+#pragma omp barrier
+    // A panel of the gate and the same panel of `up` belong to the same thread.
+    product_share(normed, m, layer.gate, [&](int64_t row, int64_t panel, const float* sums) {
+      finish(layer.gate, panel, sums,
+             [&](int64_t j, float value) { gated[row * inner + j] = silu(value); });
+    });
+    product_share(normed, m, layer.up, [&](int64_t row, int64_t panel, const float* sums) {
+      finish(layer.up, panel, sums,
+             [&](int64_t j, float value) { gated[row * inner + j] *= value; });
+    });
+#pragma omp barrier
+    product_share(gated, m, layer.down, [&](int64_t row, int64_t panel, const float* sums) {
+      finish(layer.down, panel, sums, [&](int64_t j, float value) {
+        assign(y[row * hidden + j], residual[row * hidden + j] + value);
+      });
+    });
+  }
+}
+
+template <typename X>
+void linear(const Matrix& matrix, const X* x, int64_t m, X* y, int threads) {
+  float* wide = scratch(m * matrix.k);
+#pragma omp parallel num_threads(threads)
+  {
+    share(m, [&](int64_t i) {
+      for (int64_t j = i * matrix.k; j < (i + 1) * matrix.k; j++) wide[j] = to_float(x[j]);
+    });
+#pragma omp barrier
+    product_share(wide, m, matrix, [&](int64_t row, int64_t panel, const float* values) {
+      finish(matrix, panel, values,
+             [&](int64_t j, float value) { assign(y[row * matrix.n + j], value); });
+    });
+  }
+}
+
+}  // namespace
+
+// --- what Python calls ----------------------------------------------------------------------------
+
+extern "C" {
+
+void outdraft_linear(const Matrix* matrix, int type, const void* x, int64_t m, void* y,
+                     int threads) {
+  if (type == kFloat32)
+    linear(*matrix, static_cast<const float*>(x), m, static_cast<float*>(y), threads);
+  else
+    linear(*matrix, static_cast<const bf16*>(x), m, static_cast<bf16*>(y), threads);
+}
+
+// x [seqs, rows, hidden]; cos, sin [rope_seqs, rows, rope_dim]; q [seqs, heads, rows, dim] float32;
+// k, v [seqs, kv_heads, rows, dim].
+void outdraft_attention_inputs(const Layer* layer, int type, const void* x, const void* cos,
+                               const void* sin, int64_t rope_seqs, int64_t rope_dim, int64_t seqs,
+                               int64_t rows, float* q, void* k, void* v, int threads) {
+  if (type == kFloat32)
+    attention_inputs(*layer, static_cast<const float*>(x), static_cast<const float*>(cos),
+                     static_cast<const float*>(sin), rope_seqs, rope_dim, seqs, rows, q,
+                     static_cast<float*>(k), static_cast<float*>(v), threads);
+  else
+    attention_inputs(*layer, static_cast<const bf16*>(x), static_cast<const bf16*>(cos),
+                     static_cast<const bf16*>(sin), rope_seqs, rope_dim, seqs, rows, q,
+                     static_cast<bf16*>(k), static_cast<bf16*>(v), threads);
+}
+
+// mask [mask_seqs, rows, context], 1 where a row sees a slot; y as x.
+void outdraft_attention_outputs(const Layer* layer, int type, const void* x, const float* q,
+                                const Strided* keys, const Strided* values, const uint8_t* mask,
+                                int64_t mask_seqs, int64_t seqs, int64_t rows, int64_t context,
+                                void* y, int threads) {
+  if (type == kFloat32)
+    attention_outputs<float, float>(*layer, static_cast<const float*>(x), q, *keys, *values, mask,
+                                    mask_seqs, seqs, rows, context, static_cast<float*>(y),
+                                    threads);
+  else
+    attention_outputs<bf16, bf16>(*layer, static_cast<const bf16*>(x), q, *keys, *values, mask,
+                                  mask_seqs, seqs, rows, context, static_cast<bf16*>(y), threads);
+}
+
+}  // extern "C"

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from outdraft.plan.cost_file import CostKey, CostWarning, load_costs, save_costs
+from outdraft.plan.cost_model import CostModel, PassSize
+
+KEY = CostKey("smollm2-135m", "float32", "cpu: some processor", 2, "0.1.0")
+SIZE = PassSize(1, 3, 500)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OUTDRAFT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def some_costs(base: float = 0.1) -> CostModel:
+    return CostModel([1, 4], [base, 2 * base], per_pair=1e-6)
+
+
+def test_before_anything_was_measured_there_are_none() -> None:
+    assert load_costs(KEY) is None
+
+
+def test_costs_are_kept(home: Path) -> None:
+    save_costs(KEY, some_costs())
+    loaded = load_costs(KEY)
+    assert loaded is not None
+    assert loaded.seconds(SIZE) == some_costs().seconds(SIZE)
+    assert KEY.path.is_relative_to(home)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"model": "x"}, {"dtype": "x"}, {"device": "x"}, {"threads": 1}, {"version": "0.2.0"}],
+)
+def test_they_hold_for_nothing_else(other: dict[str, object]) -> None:
+    save_costs(KEY, some_costs())
+    assert load_costs(replace(KEY, **other)) is None  # type: ignore[arg-type]
+
+
+def test_later_costs_replace_earlier_ones_and_leave_nothing_behind() -> None:
+    save_costs(KEY, some_costs())
+    save_costs(KEY, some_costs(0.3))
+    loaded = load_costs(KEY)
+    assert loaded is not None
+    assert loaded.seconds(SIZE) == some_costs(0.3).seconds(SIZE)
+    assert list(KEY.path.parent.iterdir()) == [KEY.path]
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b'{"kind": "outdraft costs 1"}',
+        json.dumps({"kind": "other", "key": {}, "costs": {}}).encode(),
+    ],
+)
+def test_a_damaged_file_is_ignored_aloud_and_replaced(contents: bytes) -> None:
+    save_costs(KEY, some_costs())
+    KEY.path.write_bytes(contents)
+    with pytest.warns(CostWarning, match="measured anew"):
+        assert load_costs(KEY) is None
+    save_costs(KEY, some_costs())
+    assert load_costs(KEY) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("base", [0.2, 0.1]), ("rows", []), ("per_pair", "much")]
+)
+def test_costs_that_cannot_be_are_damage(name: str, value: object) -> None:
+    save_costs(KEY, some_costs())
+    contents = json.loads(KEY.path.read_text())
+    contents["costs"][name] = value
+    KEY.path.write_text(json.dumps(contents))
+    with pytest.warns(CostWarning, match="damaged"):
+        assert load_costs(KEY) is None
+
+
+def test_the_file_of_another_key_is_damage() -> None:
+    other = replace(KEY, threads=8)
+    save_costs(KEY, some_costs())
+    KEY.path.rename(other.path)
+    with pytest.warns(CostWarning, match="it is no file"):
+        assert load_costs(other) is None
+
+
+def test_a_folder_that_cannot_be_written_to_is_told(home: Path) -> None:
+    home.write_text("a file where the folder should be")
+    with pytest.warns(CostWarning, match="OUTDRAFT_HOME"):
+        save_costs(KEY, some_costs())
+
+
+def test_a_write_that_fails_leaves_the_old_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    save_costs(KEY, some_costs())
+
+    def fail(path: Path, target: Path) -> Path:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fail)
+        with pytest.warns(CostWarning, match="disk full"):
+            save_costs(KEY, some_costs(0.3))
+    loaded = load_costs(KEY)
+    assert loaded is not None
+    assert loaded.seconds(SIZE) == some_costs().seconds(SIZE)
+    assert list(KEY.path.parent.iterdir()) == [KEY.path]
