@@ -12,10 +12,10 @@ Every node states an acceptance of its own, which its drafter made up. Here it i
   accepted more or less often than expected, once there were a few dozen of them. Greedy, cool and
   warm requests are kept apart.
 
-Held against greedy answers that were not fitted, 10,321 judged nodes, priors lower the logarithmic
-loss by 14 % (prompt lookup), 4 % (suffix) and 1 % (recycling, which states the target's own
-probabilities); for layer skipping, in 527 nodes, by 14 %. Scores beyond the stated acceptance tell a prior nothing more, and counts a little;
-they are there for drafters whose acceptance says less than their scores.
+Held against greedy answers that were not fitted, 10,848 judged nodes, priors lower the logarithmic
+loss by 14 % (prompt lookup, layer skipping), 4 % (suffix) and 1 % (recycling, which states the
+target's own probabilities). Scores beyond the stated acceptance tell a prior nothing more, and
+counts a little; they are there for drafters whose acceptance says less than their scores.
 
 A node is judged if its parent was accepted, whether or not the target read it: what the target
 wrote there is known. So drafters can be judged that were merely asked, plain steps included.

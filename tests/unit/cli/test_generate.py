@@ -78,10 +78,18 @@ def test_options_reach_the_model(run: Run, loads: list[object]) -> None:
     result = run(
         *("generate", "a", "--model", "some/model", "--dtype", "bfloat16"),
         *("--device", "cuda:1", "--drafter", "prompt-lookup", "-n", "2"),
+        *("--quantize", "int8", "--threads", "3"),
     )
 
     assert result.exit_code == 0
-    options = {"dtype": "bfloat16", "device": "cuda:1", "drafter": "prompt-lookup"}
+    options = {
+        "dtype": "bfloat16",
+        "device": "cuda:1",
+        "drafter": "prompt-lookup",
+        "settings": None,
+        "quantize": "int8",
+        "threads": 3,
+    }
     assert loads == [("some/model", options)]
 
 

@@ -35,7 +35,7 @@ def test_a_compiler_that_fails_leaves_nothing_behind(
 ) -> None:
     script = 'case "$1" in --version) echo 1;; *) echo "x: error: no omp.h" >&2; exit 1;; esac'
     monkeypatch.setenv("CXX", compiler(tmp_path / "cxx", script))
-    with pytest.raises(NativeError, match="error: no omp.h"):
+    with pytest.raises(NativeError, match=r"error: no omp\.h"):
         build.built_library()
     assert [path for path in (home / "native").iterdir() if path.suffix == ".so"] == []
 
