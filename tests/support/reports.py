@@ -22,7 +22,7 @@ SCRIPT = "<script>document.title = 'taken'</script>"
 IMAGE = '"><img src="x" onerror="document.title = 1">'
 QUESTIONS = [
     Question("q1", "writing", ("the cat sat", "on the mat")),
-    Question("q2", "qa", (f"who ran? {SCRIPT}",)),
+    Question("q2", "qa", (f"who ran? {SCRIPT}", "where to?")),
     Question("q3", "qa", ("and why?",)),
 ]
 _VOID = {"meta", "link", "br", "img", "hr", "input"}

@@ -18,6 +18,7 @@ from outdraft.settings import GenerationSettings
 from outdraft.trace import StepRecord, StepSeconds, StepTrace, Tracer, TraceWriter, read_trace
 from outdraft.types import DraftTree
 from plain import reader_of_target
+from support.command_line import PIECES
 from support.reports import toy_llm
 from support.toys import EOS, make_sequence
 
@@ -133,6 +134,14 @@ def test_requests_of_a_batch_have_their_own_lines(llm: Outdraft) -> None:
         assert [trace.step for trace in own] == list(range(result.stats.steps + 1))
         assert "".join(trace.text for trace in own) == result.text
     assert max(trace.seqs for trace in traces) == len(PROMPTS)
+
+
+def test_half_a_character_at_the_end_belongs_to_the_last_token(llm: Outdraft) -> None:
+    text = llm.generate("hello", max_new_tokens=60, drafter="none")
+    half = next(n for n in range(1, 60) if text.token_ids[n - 1] == PIECES.index(b"\xc3"))
+    result, traces = trace_of(llm, max_new_tokens=half)
+    assert result.text.endswith("\ufffd")
+    assert traces[-1].pieces[-1].endswith("\ufffd")
 
 
 def test_the_pieces_know_nothing_of_stop_strings(llm: Outdraft) -> None:

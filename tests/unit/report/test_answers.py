@@ -108,7 +108,7 @@ def test_tokens_are_made_visible() -> None:
 def test_texts_join_to_the_answers_of_the_results(whole: Run) -> None:
     groups = {record.question_id: record.group for record in whole.records}
     answers, num_traced = choose_answers(whole.traces, groups, whole.questions)
-    assert num_traced == 3 * (2 + 1 + 1)  # methods × turns, of the first repeat
+    assert num_traced == 3 * (2 + 2 + 1)  # methods × turns, of the first repeat
     assert len(answers) == 2 * 2  # the first question of each group × methods that drafted
     turns = {(r.question_id, r.method): r.turns[0] for r in whole.records if r.repeat == 0}
     for answer in answers:

@@ -118,16 +118,22 @@ struct Store {
   void (*call)(const void* self, int64_t row, int64_t panel, const float* sums);
 };
 
-// The dot products of MR rows with NP panels. `Ahead` calls for the panels that come next, for when
-// these have been read before and memory has nothing to do.
-template <int MR, int NP, bool Ahead, typename W>
-void tile(const float* x, int64_t row, const W* w, int64_t panel, int64_t k, const Store& store) {
+// The panels that come next are called for while the last block of rows uses these, so that memory
+// never waits: `step` bytes for every k.
+struct Ahead {
+  const char* from;
+  int64_t step;
+};
+
+// The dot products of MR rows with NP panels.
+template <int MR, int NP, typename W>
+void tile(const float* x, int64_t row, const W* w, int64_t panel, int64_t k, Ahead ahead,
+          const Store& store) {
   Vec sums[MR][NP * kVecs] = {};
   const float* rows = x + row * k;
   const W* panels = w + panel * k * kPanel;
   for (int64_t i = 0; i < k; i++) {
-    if constexpr (Ahead)
-      for (int p = 0; p < NP; p++) __builtin_prefetch(panels + ((NP + p) * k + i) * kPanel, 0, 2);
+    __builtin_prefetch(ahead.from + i * ahead.step, 0, 2);
     Vec weights[NP * kVecs];
     for (int p = 0; p < NP; p++)
       for (int v = 0; v < kVecs; v++)
@@ -144,25 +150,25 @@ void tile(const float* x, int64_t row, const W* w, int64_t panel, int64_t k, con
 // A tile for a number of rows that is known at run time, of MR at most.
 template <int MR, int NP, typename W>
 void tile_of(int rows, const float* x, int64_t row, const W* w, int64_t panel, int64_t k,
-             bool ahead, const Store& store) {
+             Ahead ahead, const Store& store) {
   if constexpr (MR > 1)
     if (rows < MR) return tile_of<MR - 1, NP>(rows, x, row, w, panel, k, ahead, store);
-  if (ahead)
-    tile<MR, NP, true>(x, row, w, panel, k, store);
-  else
-    tile<MR, NP, false>(x, row, w, panel, k, store);
+  tile<MR, NP>(x, row, w, panel, k, ahead, store);
 }
 
 // Panels first to last, NP at a time while there are so many, for blocks of at most MR rows.
 template <int MR, int NP, typename W>
 void panel_range(const float* x, int64_t m, const W* w, int64_t first, int64_t last, int64_t k,
                  const Store& store) {
-  const int64_t blocks = (m + MR - 1) / MR;
-  for (; first + NP <= last; first += NP)
+  const int64_t blocks = (m + MR - 1) / MR, bytes = NP * kPanel * int64_t(sizeof(W));
+  for (; first + NP <= last; first += NP) {
+    const char* next = reinterpret_cast<const char*>(w + (first + NP) * k * kPanel);
     for (int64_t b = 0; b < blocks; b++) {
       const int64_t row = m * b / blocks, rows = m * (b + 1) / blocks - row;
-      tile_of<MR, NP>(int(rows), x, row, w, first, k, b > 0 && b + 1 == blocks, store);
+      const Ahead ahead = b + 1 == blocks ? Ahead{next, bytes} : Ahead{next, 0};
+      tile_of<MR, NP>(int(rows), x, row, w, first, k, ahead, store);
     }
+  }
   if constexpr (NP > 1)
     if (first < last) panel_range<MR, 1>(x, m, w, first, last, k, store);
 }
