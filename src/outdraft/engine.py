@@ -11,6 +11,7 @@ from torch import Tensor
 from outdraft.commit import append_tokens
 from outdraft.errors import SettingsError
 from outdraft.interfaces import Drafter, TargetModel
+from outdraft.plan import Pricing, Unpriced
 from outdraft.sampling import choose
 from outdraft.sequence import Sequence
 from outdraft.settings import EngineSettings
@@ -26,6 +27,7 @@ class Engine:
     call, every running sequence's cache holds exactly its tokens but the last.
 
     Args:
+        pricing: decides how many guesses are read; without it, as many as the settings allow.
         on_step: is told of every step, prompts that were read included, once it is committed.
     """
 
@@ -35,11 +37,13 @@ class Engine:
         drafter: Drafter,
         settings: EngineSettings,
         *,
+        pricing: Pricing | None = None,
         on_step: OnStep | None = None,
     ) -> None:
         self._target = target
         self._drafter = drafter
         self._settings = settings
+        self._pricing = pricing or Unpriced()
         self._on_step = on_step
         self._cache = target.new_cache()
         self._waiting: deque[Sequence] = deque()
@@ -93,6 +97,7 @@ class Engine:
                 self._target,
                 self._cache,
                 self._settings.max_draft_nodes,
+                pricing=self._pricing,
                 on_step=self._on_step,
             )
         finally:
@@ -140,6 +145,7 @@ class Engine:
     def _release(self, seq_idx: int) -> None:
         """Frees a sequence; as in the cache, the last one takes its index."""
         self._drafter.finish(self._running[seq_idx])
+        self._pricing.finish(self._running[seq_idx])
         self._cache.remove(seq_idx)
         last = self._running.pop()
         if seq_idx < len(self._running):

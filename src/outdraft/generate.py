@@ -6,6 +6,7 @@ import itertools
 import secrets
 from collections.abc import Callable, Iterator, Sequence as Seq
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -17,6 +18,8 @@ from outdraft.models.load import load_model
 from outdraft.models.selftest import self_test
 from outdraft.models.target import CausalLM
 from outdraft.models.threads import set_threads
+from outdraft.plan import Priced, Pricing
+from outdraft.plan.cost_file import known_costs
 from outdraft.sequence import Sequence
 from outdraft.settings import AUTO_DRAFTER, DEFAULT_MODEL, EngineSettings, GenerationSettings
 from outdraft.stats import Stats
@@ -198,10 +201,21 @@ class Outdraft:
     ) -> Stream:
         """Answers one prompt piece by piece; arguments as for `generate`."""
         used = self.drafter(drafter)
-        engine = Engine(self.target, used, self.settings, on_step=on_step)
+        engine = Engine(self.target, used, self.settings, pricing=self._pricing, on_step=on_step)
         sequence = self._sequence(prompt, GenerationSettings(**settings))
         engine.add(sequence)
         return Stream(engine, sequence, used.name)
+
+    def with_engine(self, **settings: Any) -> Outdraft:
+        """The same model behind an engine with other settings; see `EngineSettings`."""
+        return Outdraft(
+            self.target,
+            self.tokenizer,
+            name=self.name,
+            eos_ids=sorted(self._eos_ids),
+            drafter=self.default_drafter,
+            settings=self.settings.replace(**settings),
+        )
 
     def drafter(self, choice: str | Drafter | None = None) -> Drafter:
         """The drafter of that name, made once; `None` is the default one."""
@@ -218,6 +232,13 @@ class Outdraft:
             self._drafters[name] = make_drafter(name, context)
         return self._drafters[name]
 
+    @cached_property
+    def _pricing(self) -> Pricing | None:
+        """What passes cost here, measured on first use; `None` where guesses are not priced."""
+        if not self.settings.adaptive or not isinstance(self.target, CausalLM):
+            return None
+        return Priced(known_costs(self.target, self.name))
+
     def _run(
         self,
         prompts: list[Prompt],
@@ -228,7 +249,7 @@ class Outdraft:
         used = self.drafter(drafter)
         wanted = GenerationSettings(**settings)
         sequences = [self._sequence(prompt, wanted) for prompt in prompts]
-        engine = Engine(self.target, used, self.settings, on_step=on_step)
+        engine = Engine(self.target, used, self.settings, pricing=self._pricing, on_step=on_step)
         for sequence in sequences:
             engine.add(sequence)
         try:

@@ -48,6 +48,11 @@ class Drafter(ABC):
         del sequence
 
     @property
+    def parts(self) -> tuple[Drafter, ...]:
+        """The drafters it is made of: itself, unless it stands for several."""
+        return (self,)
+
+    @property
     def memory_bytes(self) -> int:
         """Memory its stores take, roughly; bounded for any stream of requests."""
         return 0

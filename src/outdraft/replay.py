@@ -22,7 +22,7 @@ from outdraft.errors import CacheError, DrafterError, SettingsError
 from outdraft.interfaces import Drafter, KVCache, TargetModel
 from outdraft.models.table import TableCache
 from outdraft.sequence import Sequence
-from outdraft.settings import AUTO_DRAFTER, EngineSettings, GenerationSettings
+from outdraft.settings import AUTO_ID_ONLY, EngineSettings, GenerationSettings
 from outdraft.text.prompts import Tokenizer, to_prompt_ids
 from outdraft.types import Rows
 
@@ -177,7 +177,7 @@ def id_only_drafter(spec: str, log: Log, tokenizer: Tokenizer | None) -> Drafter
     if tokenizer is not None:
         stand_in = KnownTarget([0], vocab_size=log.vocab_size, max_context=_NO_LIMIT)
         context = DrafterContext(stand_in, tokenizer)
-    drafter = make_drafter(AUTO_DRAFTER if spec == "auto" else spec, context)
+    drafter = make_drafter(AUTO_ID_ONLY if spec == "auto" else spec, context)
     if drafter.wants_logits:
         raise DrafterError(
             f"drafter {spec!r} guesses from the target's logits, which a log does not have; "

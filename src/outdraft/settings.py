@@ -12,7 +12,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from outdraft.errors import SettingsError
 
 DEFAULT_MODEL = "smollm2-135m"
-AUTO_DRAFTER = "suffix"
+AUTO_DRAFTER = "suffix,recycling,prediction"
+AUTO_ID_ONLY = "suffix"  # of these, what can be replayed without a model
 
 
 def _as_tuple(value: Any) -> Any:
@@ -84,10 +85,13 @@ class EngineSettings(_Settings):
 
     Args:
         max_batch: sequences that share target passes; further ones wait.
-        max_draft_nodes: guesses per sequence and step.
+        max_draft_nodes: guesses per sequence and step at most.
+        adaptive: read as many guesses as pay on this machine, none if none does; otherwise as many
+            as there are.
         prompt_chunk: prompt rows read in one pass.
     """
 
     max_batch: int = Field(default=8, ge=1)
     max_draft_nodes: int = Field(default=15, ge=0)
+    adaptive: bool = True
     prompt_chunk: int = Field(default=512, ge=1)

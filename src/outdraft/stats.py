@@ -11,6 +11,24 @@ from outdraft.types import Origin
 
 
 @dataclass(slots=True)
+class DrafterStats:
+    """Counters of one drafter in one request; a node that several guessed counts for each.
+
+    Attributes:
+        asked: steps in which it was asked for guesses.
+        drafted, judged, accepted: its guesses that were planned; of these, those whose parent was
+            accepted; and those that were accepted themselves.
+        seconds: that its proposals took. Sequences in a batch share them.
+    """
+
+    asked: int = 0
+    drafted: int = 0
+    judged: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
 class Stats:
     """Counters of one request.
 
@@ -24,6 +42,9 @@ class Stats:
         accepted_by_depth: and how many of these were accepted.
         seconds: wall time from admission to the last token.
         first_token_seconds: wall time from admission to the first token.
+        plain_steps: steps in which nothing was drafted.
+        expected_tokens: what the plans of all steps expected of them, own tokens included.
+        drafters: the same counters for each drafter by itself.
         draft_seconds, target_seconds: wall time of the request's steps spent guessing, and in
             the target passes (prompt included). Sequences in a batch share both.
 
@@ -41,6 +62,9 @@ class Stats:
     accepted_by_depth: list[int] = field(default_factory=list)
     seconds: float = 0.0
     first_token_seconds: float = 0.0
+    plain_steps: int = 0
+    expected_tokens: float = 0.0
+    drafters: dict[str, DrafterStats] = field(default_factory=dict)
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
 
@@ -70,6 +94,7 @@ class Stats:
         """One target pass that planned, judged per depth and matched this many guesses."""
         self.steps += 1
         self.drafted += num_drafted
+        self.plain_steps += num_drafted == 0
         missing = len(judged) - len(self.judged_by_depth)
         self.judged_by_depth.extend([0] * missing)
         self.accepted_by_depth.extend([0] * missing)

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from outdraft.commit import commit
 from outdraft.interfaces import Drafter, KVCache, TargetModel
-from outdraft.plan import make_plan
+from outdraft.plan import Pricing, Unpriced, make_plan
 from outdraft.sampling import choose, greedy
 from outdraft.sequence import Sequence
 from outdraft.trace import OnStep, StepRecord, StepSeconds
-from outdraft.types import Budget, Commit, Plan
+from outdraft.types import Commit, Plan
 from outdraft.verify import verify
 
 
@@ -24,18 +24,23 @@ def step(
     cache: KVCache,
     max_nodes: int,
     *,
+    pricing: Pricing | None = None,
     on_step: OnStep | None = None,
 ) -> list[Commit]:
     """Moves every sequence of the batch on by at least one token.
 
     Args:
+        max_nodes: guesses per sequence at most.
+        pricing: decides how many of them are read; without it, all are.
         on_step: is told of the step once it is committed.
     """
     started_at = time.perf_counter()
-    budget = Budget(max_nodes, tuple(sequence.remaining - 1 for sequence in batch))
-    drafts = drafter.propose(batch, budget)
+    pricing = pricing or Unpriced()
+    offer = pricing.ask(drafter, batch, max_nodes)
     drafted_at = time.perf_counter()
-    plan = make_plan(drafts, batch, max_nodes, vocab_size=target.vocab_size, device=target.device)
+    plan = make_plan(
+        offer.trees, batch, offer.width, vocab_size=target.vocab_size, device=target.device
+    )
     planned_at = time.perf_counter()
     logits = target.forward(plan.rows, cache)
     read_at = time.perf_counter()
@@ -45,6 +50,7 @@ def step(
             drafter.observe_logits(sequence, tree, rows[: len(tree) + 1])
     verdicts = verify(plan, target_ids)
     commits = commit(verdicts, plan, batch, cache, drafter)
+    pricing.learn(offer, plan, batch, commits, time.perf_counter() - drafted_at)
     for sequence in batch:
         sequence.stats.draft_seconds += drafted_at - started_at
         sequence.stats.target_seconds += read_at - planned_at

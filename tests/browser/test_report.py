@@ -150,6 +150,22 @@ def test_the_keyboard_reaches_every_step(open_page: Open) -> None:
     assert shown(page) == []
 
 
+def test_a_step_that_moves_takes_its_tip_along(open_page: Open) -> None:
+    page = open_page(size=(1200, 500))
+    step = steps_of(page).first
+    page.locator(".answer[open] summary").focus()
+    page.keyboard.press("Tab")  # scrolls
+    page.wait_for_timeout(100)
+    assert shown(page) == [step.get_attribute("data-tip")]
+    before = step.bounding_box()["y"]
+    page.evaluate("scrollBy(0, -60)")
+    page.wait_for_timeout(100)
+    assert step.bounding_box()["y"] == pytest.approx(before + 60, abs=1)
+    box, at = page.locator(".tip.open").bounding_box(), step.bounding_box()
+    gap = min(abs(box["y"] - at["y"] - at["height"]), abs(at["y"] - box["y"] - box["height"]))
+    assert gap < 20
+
+
 def test_a_tap_opens_a_sheet_that_stays_until_the_next(open_page: Open) -> None:
     page = open_page(PHONE)
     step = busiest(page)

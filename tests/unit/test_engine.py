@@ -265,7 +265,7 @@ class Broken(Watcher):
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
-        ([DraftTree()], DrafterError, "1 drafts for 2 sequences"),
+        ([DraftTree()], DrafterError, "made 1 drafts for 2 sequences"),
         ([DraftTree.chain([16], drafter="broken"), DraftTree()], DrafterError, "vocabulary has 16"),
         (RuntimeError("no idea"), RuntimeError, "no idea"),
     ],

@@ -13,7 +13,7 @@ from outdraft.generate import Outdraft
 from outdraft.interfaces import Drafter
 from outdraft.models.table import TableTarget
 from outdraft.sequence import Sequence
-from outdraft.settings import EngineSettings
+from outdraft.settings import AUTO_DRAFTER, EngineSettings
 from outdraft.types import Budget, DraftTree
 from support.toys import LetterTokenizer, decode_letters, decode_pairs
 
@@ -265,7 +265,7 @@ def test_an_error_in_a_batch_frees_all_requests(table: TableTarget) -> None:
 
 
 def test_auto_is_a_drafter_that_drafts(llm: Outdraft) -> None:
-    assert llm.generate("bcdbcd", max_new_tokens=9).drafter == "suffix"
+    assert llm.generate("bcdbcd", max_new_tokens=9).drafter == AUTO_DRAFTER
 
 
 def test_a_call_may_name_another_drafter(table: TableTarget) -> None:

@@ -28,7 +28,7 @@ from outdraft.replay import (
     replay,
 )
 from outdraft.sequence import Sequence
-from outdraft.settings import EngineSettings, GenerationSettings
+from outdraft.settings import AUTO_DRAFTER, AUTO_ID_ONLY, EngineSettings, GenerationSettings
 from outdraft.types import Budget, Commit, DraftTree, Rows
 from support.benches import QUESTIONS, toy_llm
 from support.toys import EOS, LetterTokenizer
@@ -189,10 +189,13 @@ def test_another_budget_is_predicted_as_well(table: TableTarget, tmp_path: Path)
     assert prediction[-1].measured_passes is None  # what was measured is another budget's
 
 
-def test_auto_is_the_default_drafter(table: TableTarget, tmp_path: Path) -> None:
-    log = read_bench_log(bench(tmp_path, toy_llm(table), ["auto"]))
+def test_auto_is_the_part_of_the_default_that_needs_ids_alone(
+    table: TableTarget, tmp_path: Path
+) -> None:
+    log = read_bench_log(bench(tmp_path, toy_llm(table), ["suffix"]))
     (*_, auto), (*_, suffix) = replay(log, "auto", 15), replay(log, "suffix", 15)
-    assert (auto.passes, auto.measured_passes) == (suffix.passes, suffix.passes)
+    assert auto.passes == suffix.passes == suffix.measured_passes
+    assert AUTO_ID_ONLY in AUTO_DRAFTER.split(",")
 
 
 # --- the target that knows ------------------------------------------------------------------------
@@ -239,14 +242,20 @@ def needs_a_context(argument: str, context: Any) -> Drafter:
 def test_drafters_that_need_more_than_ids_are_left_out_unless_named(
     table: TableTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = {name: registry._BUILT_IN[name] for name in ("none", "prompt-lookup", "suffix")}
+    names = ("none", "prompt-lookup", "suffix", "prediction")
+    few = {name: registry._BUILT_IN[name] for name in names}
     monkeypatch.setattr(
         registry,
         "_BUILT_IN",
-        {**few, "nosy": lambda argument, context: Nosy(), "needy": needs_a_context},
+        {
+            **few,
+            "recycling": lambda argument, context: Nosy(),
+            "nosy": lambda argument, context: Nosy(),
+            "needy": needs_a_context,
+        },
     )
     log = read_bench_log(bench(tmp_path, toy_llm(table), ["suffix,prompt-lookup"]))
-    expected = ["suffix,prompt-lookup", "prompt-lookup", "suffix"]
+    expected = ["suffix,prompt-lookup", "prompt-lookup", "suffix", "prediction"]
     assert id_only_specs(log, None) == expected
     assert id_only_specs(log, LetterTokenizer()) == [*expected, "needy"]
     with pytest.raises(DrafterError, match="'nosy' guesses from the target's logits, which a log"):

@@ -6,12 +6,12 @@ import os
 import platform
 import sys
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from outdraft import __version__
+from outdraft.models.devices import cpu_name, device_name
 
 _PACKAGES = ("torch", "transformers", "tokenizers")
 
@@ -25,7 +25,7 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
         "memory_bytes": _memory_bytes(),
         "system": platform.platform(),
         "device": str(device),
-        "device_name": _device_name(device),
+        "device_name": device_name(device),
     }
 
 
@@ -33,16 +33,6 @@ def describe_versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
     versions = {"outdraft": __version__, "python": platform.python_version()}
     return versions | {package: version(package) for package in _PACKAGES}
-
-
-def cpu_name() -> str:
-    """The processor, as it calls itself."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def peak_rss_bytes() -> int | None:
@@ -59,7 +49,3 @@ def _memory_bytes() -> int | None:
     if sys.platform in {"win32", "darwin"}:
         return None
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()

@@ -165,6 +165,9 @@ def check(
     all_ids = [_prompt_ids(llm, prompt, number) for number, prompt in enumerate(prompts, start=1)]
     for drafter in drafters:
         llm.drafter(drafter)  # refused before anything runs
+    # All guesses are read, whether they pay or not: the more there are, the more is checked.
+    llm = llm.with_engine(adaptive=False)
+    drafting = llm if drafted_llm is None else drafted_llm.with_engine(adaptive=False)
     judge = Judge(llm.target, llm.settings)
     comparisons = []
     for settings in all_settings:
@@ -175,7 +178,7 @@ def check(
             comparison = Comparison(drafter, settings.temperature)
             drafted = []
             for group in [all_ids] if is_batched else [[ids] for ids in all_ids]:
-                drafted += _run(drafted_llm or llm, group, drafter, settings, on_run)
+                drafted += _run(drafting, group, drafter, settings, on_run)
             for ids, pair in zip(all_ids, zip(plain, drafted, strict=True), strict=True):
                 comparison.add(pair[1], _difference(llm, judge, settings, ids, pair))
             comparisons.append(comparison)

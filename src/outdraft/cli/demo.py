@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Sequence as Seq
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -232,6 +230,8 @@ def _show_numbers(console: Console, llm: Outdraft, runs: Seq[Run]) -> None:
             f"{run.seconds:.2f}",
             f"{plain.seconds / run.seconds:.2f}",
         )
+    from outdraft.models.devices import device_name
+
     dtype = dtype_name(llm)
     position = first_difference(plain.done.token_ids, drafted.done.token_ids)
     num_tokens = plain.done.stats.tokens
@@ -242,8 +242,8 @@ def _show_numbers(console: Console, llm: Outdraft, runs: Seq[Run]) -> None:
     )
     baseline = (
         "speed-up against plain decoding, same engine, same session, "
-        f"{machine_name(llm)}, {num_threads()}, {dtype}; this prompt asks for much of its "
-        "own text, which is easy to guess, and others gain less"
+        f"{device_name(llm.target.device)}, {num_threads()}, {dtype}; this prompt asks for much "
+        "of its own text, which is easy to guess, and others gain less"
     )
     console.print(Group(Text(), table, Text(), Text.from_markup(same), Text(baseline, "dim")))
     if position is not None:
@@ -276,20 +276,6 @@ def dtype_name(llm: Outdraft) -> str:
 
     dtype = llm.target.model.dtype if isinstance(llm.target, CausalLM) else "float64"
     return str(dtype).removeprefix("torch.")
-
-
-def machine_name(llm: Outdraft) -> str:
-    """The processor the target runs on, as it calls itself."""
-    import torch
-
-    if llm.target.device.type == "cuda":
-        return torch.cuda.get_device_name(llm.target.device)
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def num_threads() -> str:

@@ -12,11 +12,12 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from outdraft.draft.datastore import DatastoreDrafter
-from outdraft.draft.first_of import FirstOf
+from outdraft.draft.lookahead import Lookahead
 from outdraft.draft.plain import NoDrafter
 from outdraft.draft.prediction import Prediction
 from outdraft.draft.prompt_lookup import PromptLookup
 from outdraft.draft.recycling import Recycling
+from outdraft.draft.several import Several
 from outdraft.draft.suffix import Suffix
 from outdraft.draft.suffix_memory import open_suffix_memory
 from outdraft.errors import DrafterError
@@ -96,6 +97,7 @@ _BUILT_IN: dict[str, Factory] = {
     "prompt-lookup": _without_argument("prompt-lookup", PromptLookup),
     "suffix": _suffix,
     "recycling": _without_argument("recycling", Recycling),
+    "lookahead": _without_argument("lookahead", Lookahead),
     "prediction": _without_argument("prediction", Prediction),
     "datastore": _datastore,
     "model": _draft_model,
@@ -117,7 +119,7 @@ def make_drafter(spec: str, context: DrafterContext | None = None) -> Drafter:
     """
     specs = [part.strip() for part in spec.split(",")]
     if len(specs) > 1:
-        return FirstOf([make_drafter(part, context) for part in specs])
+        return Several([make_drafter(part, context) for part in specs])
     name, _, argument = specs[0].partition(":")
     if name in _BUILT_IN:
         return _BUILT_IN[name](argument, context)

@@ -14,6 +14,8 @@ and `Packing.undo` moves it back.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -126,6 +128,7 @@ class _Packer:
         for place, linear in _places(self._model, nn.Linear, Conv1D):
             self._pack_linear(place, linear)
         _fuse_norms(self._model, self._packing)
+        _give_back_memory()
         return self._packing
 
     def _fuse(self, place: _Place, layer: Any) -> None:
@@ -177,6 +180,7 @@ def _pack_with_onednn(model: PreTrainedModel, why_slow: str) -> Packing:
     for place, linear in _places(model, nn.Linear):
         _use_onednn(model, place, linear, packing)
     _fuse_norms(model, packing)
+    _give_back_memory()
     return packing
 
 
@@ -249,6 +253,12 @@ def _embeddings_on(model: nn.Module, weight: Tensor) -> list[tuple[_Place, nn.Em
 def _free(linears: list[nn.Linear]) -> None:
     for linear in linears:
         linear.weight.data = linear.weight.new_empty(0)
+
+
+def _give_back_memory() -> None:
+    """Has the C library return what was freed to the system; glibc keeps it otherwise."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 # --- whether they agree ---------------------------------------------------------------------------

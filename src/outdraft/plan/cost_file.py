@@ -10,11 +10,18 @@ import json
 import os
 import warnings
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
+
+import torch
 
 from outdraft.errors import SettingsError
 from outdraft.models.bundled import cache_home
-from outdraft.plan.cost_model import CostModel
+from outdraft.models.devices import device_name
+from outdraft.models.sizes import num_parameters
+from outdraft.models.target import CausalLM
+from outdraft.models.timing import time_passes
+from outdraft.plan.cost_model import CostModel, PassSize
 
 _KIND = "outdraft costs 1"
 
@@ -45,6 +52,30 @@ class CostKey:
         """Where its costs are kept; the folder need not be there."""
         digest = hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()
         return cache_home() / "costs" / f"{digest[:24]}.json"
+
+
+def known_costs(target: CausalLM, name: str) -> CostModel:
+    """The costs of a model's passes as it is used here: kept ones, or measured now and kept."""
+    key = key_of(target, name)
+    costs = load_costs(key)
+    if costs is None:
+        timed = time_passes(target)
+        costs = CostModel.fit(
+            [(PassSize(1, each.num_rows, each.context), each.seconds) for each in timed]
+        )
+        save_costs(key, costs)
+    return costs
+
+
+def key_of(target: CausalLM, name: str) -> CostKey:
+    """What the costs of this model depend on."""
+    return CostKey(
+        model=f"{name}, {num_parameters(target)} parameters, {target.packing}",
+        dtype=str(target.model.dtype).removeprefix("torch."),
+        device=device_name(target.device),
+        threads=torch.get_num_threads(),
+        version=f"outdraft {version('outdraft')}, torch {torch.__version__}",
+    )
 
 
 def load_costs(key: CostKey) -> CostModel | None:

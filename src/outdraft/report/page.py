@@ -119,9 +119,9 @@ def table_parts(tables: Tables) -> list[tuple[str, Seq[Figures]]]:
     return [(ALL_GROUPS, tables.overall), *by_group.items()]
 
 
-def count(number: int, what: str) -> str:
-    """`1 group`, `2 groups`."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def count(number: int, one: str, many: str | None = None) -> str:
+    """`1 group`, `2 groups`; `many` is the plural where it has not just an s more."""
+    return f"{number} {one}" if number == 1 else f"{number} {many or one + 's'}"
 
 
 def number(value: float | None, digits: int = 2) -> str:

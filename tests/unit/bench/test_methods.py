@@ -10,7 +10,7 @@ from outdraft.errors import DrafterError, SettingsError
 from outdraft.generate import Outdraft
 from outdraft.models.table import TableTarget
 from outdraft.models.target import CausalLM
-from outdraft.settings import GenerationSettings
+from outdraft.settings import AUTO_DRAFTER, GenerationSettings
 from support.benches import toy_llm
 from support.tiny_models import tiny_model
 from support.toys import LetterTokenizer
@@ -32,7 +32,7 @@ def test_baselines_come_first_and_keep_their_names(llm: Outdraft) -> None:
     methods = make_methods(llm, drafters=["auto", "prompt-lookup,suffix"], baselines=["plain"])
     assert [(method.name, method.drafter) for method in methods] == [
         ("plain", "none"),
-        ("auto", "suffix"),
+        ("auto", AUTO_DRAFTER),
         ("prompt-lookup,suffix", "prompt-lookup,suffix"),
     ]
 

@@ -28,7 +28,7 @@ from outdraft.bench.run import (
 from outdraft.errors import SettingsError
 from outdraft.generate import Outdraft
 from outdraft.models.table import TableTarget
-from outdraft.settings import GenerationSettings
+from outdraft.settings import AUTO_DRAFTER, GenerationSettings
 from support.benches import QUESTIONS, echo_method, toy_llm
 from support.toys import LetterTokenizer
 
@@ -348,7 +348,7 @@ def test_a_description_has_what_a_reader_must_know(llm: Outdraft) -> None:
     assert run["settings"]["engine"]["max_draft_nodes"] == llm.settings.max_draft_nodes
     assert run["methods"] == [
         {"name": "plain", "drafter": "none"},
-        {"name": "auto", "drafter": "suffix"},
+        {"name": "auto", "drafter": AUTO_DRAFTER},
     ]
     assert run["questions"]["groups"] == {
         "multi-turn conversation": 2,

@@ -202,10 +202,6 @@ def test_first_difference(one: tuple[int, ...], other: tuple[int, ...], wanted: 
     assert demo.first_difference(one, other) == wanted
 
 
-def test_the_machine_has_a_name(llm: Outdraft) -> None:
-    assert demo.machine_name(llm)
-
-
 # --- the recorder ---------------------------------------------------------------------------------
 
 

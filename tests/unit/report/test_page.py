@@ -10,7 +10,7 @@ import pytest
 
 from outdraft.bench.records import Results
 from outdraft.report import Run, read_run, render
-from outdraft.report.page import UNKNOWN, is_whole, number
+from outdraft.report.page import UNKNOWN, count, is_whole, number
 from support.benches import make_record
 from support.reports import IMAGE, SCRIPT, Element, Page, run_traced
 
@@ -170,6 +170,11 @@ def test_failures_and_differences_are_listed(folder: Path, tmp_path: Path) -> No
     assert f"suffix, question q9, repeat 0: ValueError: {SCRIPT}" in shown
     assert f"suffix, question {other['question_id']}, repeat 0, turn 0: from token 3 on" in shown
     assert not section.find("script")
+
+
+def test_counts_have_their_plural() -> None:
+    assert [count(n, "row") for n in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]
+    assert [count(n, "pass", "passes") for n in (1, 2)] == ["1 pass", "2 passes"]
 
 
 def test_figures_that_are_unknown_are_dashes() -> None:

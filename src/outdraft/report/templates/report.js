@@ -66,7 +66,9 @@
   }
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
   document.addEventListener("click", (event) => { if (!within(event.target)) hide(); });
-  addEventListener("scroll", () => { if (open && !pinned) hide(); }, { passive: true });
+  for (const change of ["scroll", "resize"]) {
+    addEventListener(change, () => { if (open) place(open, tipOf(open)); }, { passive: true });
+  }
   addEventListener("beforeprint", () => {
     hide();
     for (const part of document.querySelectorAll("details")) part.open = true;

@@ -5,8 +5,8 @@ from collections.abc import Sequence as Seq
 import pytest
 from hypothesis import given, strategies as st
 
-from outdraft.draft.blend import Blend, blend
 from outdraft.errors import DrafterError
+from outdraft.plan.blend import Blend, blend
 from outdraft.types import DraftTree
 from support.trees import Parts, build, tree_parts
 

@@ -1,0 +1,268 @@
+"""Which drafters are asked in a step, and how many of their guesses are read.
+
+        ask ──▶ trees of each drafter ──▶ merge ──▶ one tree per sequence, and a width ──▶ make_plan
+         ▲                                                                                    │
+         └── learn ◀── the tokens that were written, and what the step took ◀── verify ◀──────┘
+
+`Unpriced` asks everybody and reads as much as it may: what tests of drafters and exactness want.
+`Priced` reads as many guesses as bring the most tokens per second on this machine, none if none
+does, and asks a drafter whose guesses do not bring in its own time less and less.
+
+Nothing here can change a text: it decides what is read, and never what is written.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from outdraft.errors import DrafterError
+from outdraft.interfaces import Drafter
+from outdraft.plan.blend import Blend, blend
+from outdraft.plan.budget import Choice, choose_nodes
+from outdraft.plan.calibration import Calibrator, judged_nodes
+from outdraft.plan.cost_model import CostModel, PassSize
+from outdraft.plan.gate import Gate
+from outdraft.sequence import Sequence
+from outdraft.stats import DrafterStats
+from outdraft.types import Budget, Commit, DraftTree, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What one drafter said in a step.
+
+    Args:
+        trees: one for each sequence of the batch; `None` where it was not asked.
+    """
+
+    drafter: str
+    trees: tuple[DraftTree | None, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """All guesses of a step.
+
+    Args:
+        blends: for each sequence, the merged guesses of all drafters.
+        width: guesses of each sequence that are worth reading, at most.
+    """
+
+    drafts: tuple[Draft, ...]
+    blends: tuple[Blend, ...]
+    width: int
+
+    @property
+    def trees(self) -> list[DraftTree]:
+        return [blend.tree for blend in self.blends]
+
+
+class Pricing(ABC):
+    """How much is drafted."""
+
+    def ask(self, drafter: Drafter, batch: Seq[Sequence], max_nodes: int) -> Offer:
+        """The guesses of a drafter, or of all its parts, and how many of them to read."""
+        drafts = tuple(self._ask_one(part, batch, max_nodes) for part in drafter.parts)
+        return self._offer(drafts, batch, max_nodes)
+
+    def learn(
+        self, offer: Offer, plan: Plan, batch: Seq[Sequence], commits: Seq[Commit], seconds: float
+    ) -> None:
+        """Takes in how a step went.
+
+        Args:
+            seconds: that it took, drafting left out.
+        """
+        for i, (sequence, commit) in enumerate(zip(batch, commits, strict=True)):
+            _count(offer, plan.trees[i], i, sequence, commit)
+        self._learn(offer, plan, batch, commits, seconds)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Forgets a request that ended."""
+        del sequence
+
+    def _ask_one(self, drafter: Drafter, batch: Seq[Sequence], max_nodes: int) -> Draft:
+        asked = [i for i, sequence in enumerate(batch) if self._wants(drafter.name, sequence)]
+        trees: list[DraftTree | None] = [None] * len(batch)
+        if not asked:
+            return Draft(drafter.name, tuple(trees), 0.0)
+        started_at = time.perf_counter()
+        depths = tuple(batch[i].remaining - 1 for i in asked)
+        proposed = drafter.propose([batch[i] for i in asked], Budget(max_nodes, depths))
+        if len(proposed) != len(asked):
+            raise DrafterError(
+                f"drafter {drafter.name!r} made {len(proposed)} drafts for {len(asked)} sequences; "
+                "it has to make one for each"
+            )
+        for i, tree in zip(asked, proposed, strict=True):
+            trees[i] = tree
+        return Draft(drafter.name, tuple(trees), time.perf_counter() - started_at)
+
+    @abstractmethod
+    def _wants(self, drafter: str, sequence: Sequence) -> bool:
+        """Whether a drafter is asked about a sequence in this step."""
+
+    @abstractmethod
+    def _offer(self, drafts: tuple[Draft, ...], batch: Seq[Sequence], max_nodes: int) -> Offer:
+        """Merges drafts and decides how many guesses are read."""
+
+    @abstractmethod
+    def _learn(
+        self, offer: Offer, plan: Plan, batch: Seq[Sequence], commits: Seq[Commit], seconds: float
+    ) -> None:
+        """What this way of pricing learns beyond the statistics."""
+
+
+class Unpriced(Pricing):
+    """Everybody is asked, and as many guesses are read as may be."""
+
+    def _wants(self, drafter: str, sequence: Sequence) -> bool:
+        del drafter, sequence
+        return True
+
+    def _offer(self, drafts: tuple[Draft, ...], batch: Seq[Sequence], max_nodes: int) -> Offer:
+        blends = tuple(_as_stated(_trees_for(drafts, i)) for i in range(len(batch)))
+        return Offer(drafts, blends, max_nodes)
+
+    def _learn(
+        self, offer: Offer, plan: Plan, batch: Seq[Sequence], commits: Seq[Commit], seconds: float
+    ) -> None:
+        del offer, plan, batch, commits, seconds
+
+
+@dataclass
+class _Request:
+    """What is remembered of a request between its steps."""
+
+    gates: dict[str, Gate] = field(default_factory=dict)
+    is_drafting: bool = False
+
+
+class Priced(Pricing):
+    """As many guesses are read as bring the most tokens per second.
+
+    Args:
+        costs: of the target's passes on this machine; kept up to date from every step.
+        calibrator: what guesses are worth; kept up to date too.
+    """
+
+    def __init__(self, costs: CostModel, calibrator: Calibrator | None = None) -> None:
+        self.costs = costs
+        self.calibrator = calibrator or Calibrator()
+        self._requests: dict[int, _Request] = {}
+
+    def finish(self, sequence: Sequence) -> None:
+        self._requests.pop(sequence.request_id, None)
+
+    def _wants(self, drafter: str, sequence: Sequence) -> bool:
+        return self._gate(drafter, sequence).wants()
+
+    def _offer(self, drafts: tuple[Draft, ...], batch: Seq[Sequence], max_nodes: int) -> Offer:
+        blends = []
+        for i, sequence in enumerate(batch):
+            trees = _trees_for(drafts, i)
+            temperature = sequence.settings.temperature
+            probs = [self.calibrator.acceptance(tree, temperature) for tree in trees]
+            blends.append(blend(trees, probs))
+        choice = self._choose(drafts, [each.tree for each in blends], batch, max_nodes)
+        return Offer(drafts, tuple(blends), choice.max_nodes)
+
+    def _choose(
+        self,
+        drafts: tuple[Draft, ...],
+        trees: list[DraftTree],
+        batch: Seq[Sequence],
+        max_nodes: int,
+    ) -> Choice:
+        num_seqs, context = len(batch), _context(batch)
+        choice = choose_nodes(
+            trees,
+            [sequence.remaining - 1 for sequence in batch],
+            max_nodes,
+            pass_seconds=lambda rows: self.costs.seconds(PassSize(num_seqs, rows, context)),
+            draft_seconds=sum(draft.seconds for draft in drafts),
+            is_drafting=any(self._request(sequence).is_drafting for sequence in batch),
+        )
+        for sequence, num_nodes in zip(batch, choice.num_nodes, strict=True):
+            self._request(sequence).is_drafting = num_nodes > 0
+        return choice
+
+    def _learn(
+        self, offer: Offer, plan: Plan, batch: Seq[Sequence], commits: Seq[Commit], seconds: float
+    ) -> None:
+        # The batch was read before its sequences moved on.
+        context = max(
+            len(sequence.ids) - len(commit.token_ids)
+            for sequence, commit in zip(batch, commits, strict=True)
+        )
+        size = PassSize(len(batch), plan.rows.num_rows, context)
+        self.costs.observe(size, seconds)
+        plain_seconds = self.costs.seconds(PassSize(len(batch), 1, context)) / len(batch)
+        for i, (sequence, commit) in enumerate(zip(batch, commits, strict=True)):
+            gains = _expected_gains(offer.blends[i], plan.trees[i])
+            temperature = sequence.settings.temperature
+            for draft in offer.drafts:
+                tree = draft.trees[i]
+                if tree is None:
+                    continue
+                self.calibrator.observe(tree, temperature, commit.token_ids)
+                gain = gains.get(draft.drafter, 0.0) * plain_seconds
+                num_asked = sum(other is not None for other in draft.trees)
+                self._gate(draft.drafter, sequence).observe(gain, draft.seconds / num_asked)
+
+    def _gate(self, drafter: str, sequence: Sequence) -> Gate:
+        return self._request(sequence).gates.setdefault(drafter, Gate())
+
+    def _request(self, sequence: Sequence) -> _Request:
+        return self._requests.setdefault(sequence.request_id, _Request())
+
+
+def _as_stated(trees: list[DraftTree]) -> Blend:
+    """The guesses with the probabilities that they came with; a single tree stays as it is."""
+    some = [tree for tree in trees if tree]
+    if len(some) > 1:
+        return blend(some)
+    tree = some[0] if some else DraftTree()
+    return Blend(tree, ((tree.drafter,),) * len(tree))
+
+
+def _trees_for(drafts: Seq[Draft], seq_idx: int) -> list[DraftTree]:
+    trees = (draft.trees[seq_idx] for draft in drafts)
+    return [tree for tree in trees if tree is not None]
+
+
+def _context(batch: Seq[Sequence]) -> int:
+    return max(sequence.root_position for sequence in batch)
+
+
+def _expected_gains(merged: Blend, planned: DraftTree) -> dict[str, float]:
+    """Per drafter, the tokens that were expected of its nodes among those planned."""
+    gains: dict[str, float] = {}
+    for sources, prob in zip(merged.sources_of(planned), planned.path_probs(), strict=True):
+        for name in sources:
+            gains[name] = gains.get(name, 0.0) + prob
+    return gains
+
+
+def _count(
+    offer: Offer, planned: DraftTree, seq_idx: int, sequence: Sequence, commit: Commit
+) -> None:
+    """Statistics of each drafter, and of what was expected of the plan."""
+    stats = sequence.stats
+    stats.expected_tokens += 1.0 + sum(planned.path_probs())
+    sources = offer.blends[seq_idx].sources_of(planned)
+    judged = {each.node: each.is_accepted for each in judged_nodes(planned, commit.token_ids)}
+    for draft in offer.drafts:
+        record = stats.drafters.setdefault(draft.drafter, DrafterStats())
+        if draft.trees[seq_idx] is None:
+            continue
+        own = [node for node, names in enumerate(sources) if draft.drafter in names]
+        record.asked += 1
+        record.drafted += len(own)
+        record.judged += sum(node in judged for node in own)
+        record.accepted += sum(judged.get(node, False) for node in own)
+        record.seconds += draft.seconds
