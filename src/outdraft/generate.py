@@ -201,8 +201,9 @@ class Outdraft:
     ) -> Stream:
         """Answers one prompt piece by piece; arguments as for `generate`."""
         used = self.drafter(drafter)
+        wanted = GenerationSettings(**settings)
         engine = Engine(self.target, used, self.settings, pricing=self._pricing, on_step=on_step)
-        sequence = self._sequence(prompt, GenerationSettings(**settings))
+        sequence = self._sequence(prompt, wanted)
         engine.add(sequence)
         return Stream(engine, sequence, used.name)
 
@@ -248,8 +249,8 @@ class Outdraft:
     ) -> list[Result]:
         used = self.drafter(drafter)
         wanted = GenerationSettings(**settings)
-        sequences = [self._sequence(prompt, wanted) for prompt in prompts]
         engine = Engine(self.target, used, self.settings, pricing=self._pricing, on_step=on_step)
+        sequences = [self._sequence(prompt, wanted) for prompt in prompts]
         for sequence in sequences:
             engine.add(sequence)
         try:

@@ -6,8 +6,10 @@ from collections.abc import Sequence as Seq
 
 from outdraft.engine import Engine
 from outdraft.interfaces import Drafter, TargetModel
+from outdraft.plan import Pricing
 from outdraft.sequence import Sequence
 from outdraft.settings import EngineSettings
+from outdraft.stats import Stats
 from outdraft.types import Commit
 
 
@@ -15,10 +17,12 @@ def run(
     target: TargetModel,
     drafter: Drafter,
     sequences: Seq[Sequence],
+    *,
+    pricing: Pricing | None = None,
     **engine_settings: int,
 ) -> list[Commit]:
     """Runs all requests to their end; returns every commit, in order."""
-    engine = Engine(target, drafter, EngineSettings(**engine_settings))
+    engine = Engine(target, drafter, EngineSettings(**engine_settings), pricing=pricing)
     for sequence in sequences:
         engine.add(sequence)
     commits: list[Commit] = []
@@ -51,3 +55,19 @@ def check_accounts(sequences: Seq[Sequence], commits: Seq[Commit]) -> None:
         assert stats.steps == len(own) - 1
         assert stats.accepted <= sum(stats.accepted_by_depth) <= stats.drafted
         assert sum(stats.judged_by_depth) <= stats.drafted
+        check_drafters(stats)
+
+
+def check_drafters(stats: Stats) -> None:
+    """What each drafter did by itself; nodes that several guessed count for each of them."""
+    records = stats.drafters.values()
+    for record in records:
+        assert record.accepted <= record.judged <= record.drafted
+        assert record.asked <= stats.steps
+        assert (record.drafted == 0) or record.asked
+    for name in ("drafted", "accepted"):
+        total = getattr(stats, name)
+        counts = [getattr(record, name) for record in records]
+        assert max(counts, default=0) <= total <= sum(counts)
+    assert stats.plain_steps <= stats.steps
+    assert stats.steps <= stats.expected_tokens <= (stats.steps + stats.drafted) * (1 + 1e-9)

@@ -129,7 +129,7 @@ def test_a_drafter_that_wants_logits_hears_of_every_row_before_the_commit(
     table: TableTarget,
 ) -> None:
     #   root ─▶ 4 ─▶ 5    and    root ─▶ 6
-    tree = DraftTree((4, 5, 6), (-1, 0, -1), (0.9, 0.9, 0.5))
+    tree = DraftTree((4, 5, 6), (-1, 0, -1), (0.9, 0.9, 0.5), "listening")
     drafter = Listening(tree)
     batch = [make_sequence([1]), make_sequence([2])]
     cache = table.new_cache()

@@ -2,7 +2,7 @@
 
 A drafted run has to write the tokens that plain decoding writes. Where it does not, rounding may
 be the reason: a pass over several rows adds the same products in another order than passes over
-one. `judge` tells such a *tie* from a *fault*.
+one. `judge` tells such a *tie* from a *fault*. `distribution` tests the draw that both share.
 """
 
 from outdraft.check.compare import (
@@ -12,9 +12,15 @@ from outdraft.check.compare import (
     Difference,
     check,
     chosen_drafters,
-    unusable_drafters,
+)
+from outdraft.check.distribution import (
+    Distribution,
+    Fit,
+    check_distribution,
+    distribution_settings,
 )
 from outdraft.check.fault import FAULTS, damaged
+from outdraft.check.made import usable_drafters
 from outdraft.check.prompts import read_prompts, shipped_prompts
 
 __all__ = [
@@ -23,10 +29,14 @@ __all__ = [
     "Candidate",
     "Comparison",
     "Difference",
+    "Distribution",
+    "Fit",
     "check",
+    "check_distribution",
     "chosen_drafters",
     "damaged",
+    "distribution_settings",
     "read_prompts",
     "shipped_prompts",
-    "unusable_drafters",
+    "usable_drafters",
 ]

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from outdraft.check.judge import Judge
 from outdraft.check.prompts import to_chat
 from outdraft.draft import drafter_names
-from outdraft.errors import DrafterError, SettingsError
+from outdraft.errors import SettingsError
 from outdraft.generate import Outdraft, Result
+from outdraft.interfaces import Drafter
 from outdraft.settings import GenerationSettings
 from outdraft.text.prompts import Prompt, to_prompt_ids
 
@@ -119,22 +120,11 @@ def chosen_drafters(names: str) -> list[str]:
     return chosen
 
 
-def unusable_drafters(llm: Outdraft, drafters: Seq[str]) -> dict[str, str]:
-    """Those that cannot be made for this model from their name alone, and why."""
-    reasons = {}
-    for name in drafters:
-        try:
-            llm.drafter(name)
-        except DrafterError as error:
-            reasons[name] = str(error)
-    return reasons
-
-
 def check(
     llm: Outdraft,
     prompts: Seq[Prompt],
     *,
-    drafters: Seq[str],
+    drafters: Seq[str | Drafter],
     temperatures: Seq[float] = (0.0,),
     max_new_tokens: int = 64,
     seed: int = 0,
@@ -162,9 +152,10 @@ def check(
         GenerationSettings(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
         for temperature in dict.fromkeys(temperatures)
     ]
-    all_ids = [_prompt_ids(llm, prompt, number) for number, prompt in enumerate(prompts, start=1)]
-    for drafter in drafters:
-        llm.drafter(drafter)  # refused before anything runs
+    all_ids = [
+        prompt_token_ids(llm, prompt, number) for number, prompt in enumerate(prompts, start=1)
+    ]
+    named = [llm.drafter(drafter) for drafter in drafters]  # refused before anything runs
     # All guesses are read, whether they pay or not: the more there are, the more is checked.
     llm = llm.with_engine(adaptive=False)
     drafting = llm if drafted_llm is None else drafted_llm.with_engine(adaptive=False)
@@ -174,18 +165,50 @@ def check(
         plain = []
         for ids in all_ids:
             plain += _run(llm, [ids], _PLAIN, settings, on_run)
-        for drafter in drafters:
-            comparison = Comparison(drafter, settings.temperature)
+        for drafter in named:
+            comparison = Comparison(drafter.name, settings.temperature)
             drafted = []
-            for group in [all_ids] if is_batched else [[ids] for ids in all_ids]:
-                drafted += _run(drafting, group, drafter, settings, on_run)
+            for group in _groups(all_ids, plain, drafter, is_batched=is_batched):
+                drafted += _run(drafting, group.ids, drafter, group.told(settings), on_run)
             for ids, pair in zip(all_ids, zip(plain, drafted, strict=True), strict=True):
                 comparison.add(pair[1], _difference(llm, judge, settings, ids, pair))
             comparisons.append(comparison)
     return comparisons
 
 
-def _prompt_ids(llm: Outdraft, prompt: Prompt, number: int) -> list[int]:
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Prompts that run together, and the answer expected of them, if a drafter is told."""
+
+    ids: list[list[int]]
+    prediction: str | None = None
+
+    def told(self, settings: GenerationSettings) -> GenerationSettings:
+        return settings.replace(prediction=self.prediction)
+
+
+def _groups(
+    all_ids: list[list[int]], plain: Seq[Result], drafter: Drafter, *, is_batched: bool
+) -> list[_Group]:
+    """`prediction` is told the plain answer without its middle, so that it errs and finds back."""
+    if any(part.name == "prediction" for part in drafter.parts):
+        return [
+            _Group([ids], _without_middle(result.text))
+            for ids, result in zip(all_ids, plain, strict=True)
+        ]
+    return [_Group(all_ids)] if is_batched else [_Group([ids]) for ids in all_ids]
+
+
+def _without_middle(text: str) -> str:
+    return text[: len(text) // 3] + text[len(text) // 2 :]
+
+
+def prompt_token_ids(llm: Outdraft, prompt: Prompt, number: int) -> list[int]:
+    """What a prompt is read as; errors call it by its number.
+
+    Raises:
+        SettingsError: it is empty, or longer than the target reads.
+    """
     try:
         ids = to_prompt_ids(llm.tokenizer, to_chat(llm.tokenizer, prompt))
     except SettingsError as error:
@@ -201,7 +224,7 @@ def _prompt_ids(llm: Outdraft, prompt: Prompt, number: int) -> list[int]:
 def _run(
     llm: Outdraft,
     group: Seq[list[int]],
-    drafter: str,
+    drafter: str | Drafter,
     settings: GenerationSettings,
     on_run: Callable[[int], None],
 ) -> list[Result]:

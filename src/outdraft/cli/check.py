@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence as Seq
-from contextlib import contextmanager
+from collections.abc import Sequence as Seq
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from outdraft.cli import common
+from outdraft.cli.check_distribution import (
+    check_distribution,
+    progress,
+    refuse_beside_distribution,
+)
+from outdraft.errors import SettingsError
 
 if TYPE_CHECKING:
     from outdraft.check import Candidate, Comparison, Difference
+    from outdraft.interfaces import Drafter
 
 EXAMPLES = common.examples(
     "outdraft check",
     "outdraft check --dtype float32 --temperature 0 --temperature 1",
     "outdraft check --model ./my-model --drafter suffix --prompts questions.txt",
+    "outdraft check --distribution --temperature 0.8",
 )
 
 
@@ -35,8 +43,9 @@ def check(
         str,
         typer.Option(
             metavar="NAME,...",
-            help="Drafters to check, separated by commas; all takes those that need no more than "
-            "their name.",
+            help="Drafters to check, separated by commas; all takes every one there is, and makes "
+            "a datastore and small draft models for those that need one; with --distribution it is "
+            "recycling, which guesses in nearly every step.",
         ),
     ] = "all",
     prompts: Annotated[
@@ -44,16 +53,27 @@ def check(
         typer.Option(
             metavar="FILE",
             help="One prompt per line; or a .jsonl file with a prompt (or the messages of a chat) "
-            "per line. Twenty varied prompts of our own if unset.",
+            "per line. Twenty varied prompts of our own if unset. --distribution continues the "
+            "first one, as it stands; it should be short.",
         ),
     ] = None,
     max_new_tokens: Annotated[
-        int,
-        typer.Option("--max-new-tokens", "-n", metavar="N", help="Tokens to write per prompt."),
-    ] = 64,
+        int | None,
+        typer.Option(
+            "--max-new-tokens",
+            "-n",
+            metavar="N",
+            help="Tokens to write per prompt.",
+            show_default="64",
+        ),
+    ] = None,
     temperature: Annotated[
         list[float] | None,
-        typer.Option(metavar="T", help="May be given several times.", show_default="0"),
+        typer.Option(
+            metavar="T",
+            help="May be given several times.",
+            show_default="0; with --distribution 1",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="S", help="Of every run, plain and drafted.")] = 0,
     dtype: common.DtypeOption = "auto",
@@ -62,6 +82,21 @@ def check(
     batch: Annotated[
         bool, typer.Option("--batch", help="Draft all prompts as one ragged batch.")
     ] = False,
+    distribution: Annotated[
+        bool,
+        typer.Option(
+            "--distribution",
+            help="Test instead whether drawn tokens follow the model's probabilities.",
+        ),
+    ] = False,
+    draws: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Seeds that --distribution draws with, for each run.",
+            show_default="1000",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     inject_fault: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -70,21 +105,44 @@ def check(
     Where they differ, the model reads the text once more in an ordinary pass. If both tokens are
     as good as rounding can tell, the difference is a tie, and else a fault. Exits with 1 if there
     is a fault.
+
+    With --distribution, a short text is continued with many seeds, plainly and drafted, and the
+    tokens at each position are held against the model's exact probabilities by a chi-square test.
+    Exits with 1 if a p-value is below its share of 0.001.
     """
     from outdraft import check as checks
     from outdraft.settings import GenerationSettings
 
+    if distribution:
+        refuse_beside_distribution(max_new_tokens, batch, inject_fault)
+        check_distribution(
+            lambda: common.load_llm(model, dtype=dtype, quantize=quantize, threads=threads),
+            drafter,
+            prompts,
+            temperatures=temperature or [1.0],
+            draws=draws,
+            seed=seed,
+            as_json=as_json,
+        )
+        return
+    if draws is not None:
+        raise SettingsError("--draws is for --distribution alone; add it, or leave --draws out")
+    max_new_tokens = 64 if max_new_tokens is None else max_new_tokens
     temperatures = list(dict.fromkeys(temperature or [0.0]))
     for value in temperatures:  # all is refused before a model is loaded
         GenerationSettings(max_new_tokens=max_new_tokens, temperature=value, seed=seed)
-    drafters = checks.chosen_drafters(drafter)
+    names = checks.chosen_drafters(drafter)
     texts = checks.shipped_prompts() if prompts is None else checks.read_prompts(prompts)
     llm = common.load_llm(model, dtype=dtype, quantize=quantize, threads=threads)
-    if drafter == checks.ALL:
-        for name, reason in checks.unusable_drafters(llm, drafters).items():
-            common.note(f"{name} is left out: {reason}")
-            drafters.remove(name)
-    with _progress(len(texts) * len(temperatures) * (1 + len(drafters))) as on_run:
+    drafters: Seq[str | Drafter] = names
+    with ExitStack() as kept:
+        if drafter == checks.ALL:
+            folder = kept.enter_context(TemporaryDirectory(prefix="outdraft-check-"))
+            drafters, reasons = checks.usable_drafters(llm, names, texts, Path(folder))
+            for name, reason in reasons.items():
+                common.note(f"{name} is left out: {reason}")
+        num_runs = len(texts) * len(temperatures) * (1 + len(drafters))
+        on_run = kept.enter_context(progress(num_runs))
         comparisons = checks.check(
             llm,
             texts,
@@ -103,17 +161,6 @@ def check(
     _warn_of_idle_drafters(comparisons)
     if any(comparison.faults for comparison in comparisons):
         raise typer.Exit(common.FAILED)
-
-
-@contextmanager
-def _progress(num_runs: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while it is a terminal."""
-    console = common.err_console()
-    columns = (TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    is_hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=is_hidden) as bar:
-        task = bar.add_task("", total=num_runs)
-        yield lambda count: bar.advance(task, count)
 
 
 def show(console: Console, comparisons: Seq[Comparison]) -> None:

@@ -44,6 +44,15 @@ class LayerSkippingLM(PiecewiseLM):
         return shapes, self._full.vocab_size
 
 
+def first_layers(target: CausalLM, count: int) -> CausalLM:
+    """The model without its layers from `count` on: a smaller model that shares the weights.
+
+    Raises:
+        UnsupportedModelError: no list of layers was found that can be shortened.
+    """
+    return CausalLM(_without_layers(target.model, frozenset(range(count, num_layers(target)))))
+
+
 def num_layers(target: CausalLM) -> int:
     """Decoder layers of a model."""
     return len(_find_layers(target.model)[1])

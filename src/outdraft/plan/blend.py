@@ -25,7 +25,6 @@ from outdraft.errors import DrafterError
 from outdraft.types import DraftTree
 
 _ROOT = -1
-NAME = "blend"
 # The odds of the highest estimate, where several drafters were asked.
 _ODDS_FACTOR = 0.75
 
@@ -36,7 +35,8 @@ class Blend:
 
     Args:
         tree: nodes by falling path probability, so that the first ones are the best ones, and
-            parents stand before their children whatever number of them is taken.
+            parents stand before their children whatever number of them is taken; named after all
+            who guessed.
         sources: of each node, the names of the drafters that guessed it, in the order asked.
     """
 
@@ -87,8 +87,9 @@ def blend(trees: Seq[DraftTree], acceptance: Seq[Seq[float]] | None = None) -> B
     trie = _Trie()
     for tree, probs in zip(trees, acceptance, strict=True):
         trie.add(tree, probs)
+    names = ",".join(dict.fromkeys(tree.drafter for tree in trees if tree))
     has_several = sum(map(bool, trees)) > 1
-    return trie.to_blend(_ODDS_FACTOR if has_several else 1.0)
+    return trie.to_blend(names or DraftTree().drafter, _ODDS_FACTOR if has_several else 1.0)
 
 
 class _Trie:
@@ -116,7 +117,7 @@ class _Trie:
                 if tree.drafter not in sources[node]:
                     sources[node] += name
 
-    def to_blend(self, odds_factor: float) -> Blend:
+    def to_blend(self, drafter: str, odds_factor: float) -> Blend:
         keys = list(self._nodes)
         probs = [odds_factor * prob / (1.0 - (1.0 - odds_factor) * prob) for prob in self._probs]
         probs = _at_most_one(keys, probs)
@@ -132,7 +133,7 @@ class _Trie:
                 token_ids=tuple(keys[node][1] for node in order),
                 parents=tuple(place[keys[node][0]] for node in order),
                 acceptance=tuple(probs[node] for node in order),
-                drafter=NAME,
+                drafter=drafter,
             ),
             tuple(self._sources[node] for node in order),
         )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outdraft.errors import DrafterError
 from outdraft.interfaces import Drafter
@@ -99,7 +99,9 @@ class Pricing(ABC):
                 "it has to make one for each"
             )
         for i, tree in zip(asked, proposed, strict=True):
-            trees[i] = tree
+            # Whoever was asked answers for a tree, and is paid for it, whatever name it bears.
+            is_named = tree.drafter == drafter.name
+            trees[i] = tree if is_named else replace(tree, drafter=drafter.name)
         return Draft(drafter.name, tuple(trees), time.perf_counter() - started_at)
 
     @abstractmethod
@@ -196,7 +198,7 @@ class Priced(Pricing):
     ) -> None:
         # The batch was read before its sequences moved on.
         context = max(
-            len(sequence.ids) - len(commit.token_ids)
+            sequence.root_position - len(commit.token_ids)
             for sequence, commit in zip(batch, commits, strict=True)
         )
         size = PassSize(len(batch), plan.rows.num_rows, context)

@@ -42,7 +42,7 @@ B = DraftTree((1, 2, 4, 5), (-1, 0, 0, 2), (0.6, 0.4, 0.3, 0.9), "recycling")
 
 def test_a_node_of_several_drafters_stands_once_and_knows_them() -> None:
     merged = blend([A, B])
-    assert merged.tree.drafter == "blend"
+    assert merged.tree.drafter == "suffix,recycling"
     sources = dict(zip(paths_of(merged.tree), merged.sources, strict=True))
     assert sources == {
         (1,): ("suffix", "recycling"),
