@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from outdraft.step import step
 from outdraft.trace import OnStep, StepRecord, StepSeconds
 from outdraft.types import Commit, DraftTree, Rows, Verdict
 
+OnPrompt = Callable[[int, int], None]
+
 
 class Engine:
     """Runs requests over one target, sharing its passes.
@@ -29,6 +32,7 @@ class Engine:
     Args:
         pricing: decides how many guesses are read; without it, as many as the settings allow.
         on_step: is told of every step, prompts that were read included, once it is committed.
+        on_prompt: is told, after each piece of a prompt, how many tokens of how many were read.
     """
 
     def __init__(
@@ -39,12 +43,14 @@ class Engine:
         *,
         pricing: Pricing | None = None,
         on_step: OnStep | None = None,
+        on_prompt: OnPrompt | None = None,
     ) -> None:
         self._target = target
         self._drafter = drafter
         self._settings = settings
         self._pricing = pricing or Unpriced()
         self._on_step = on_step
+        self._on_prompt = on_prompt
         self._cache = target.new_cache()
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # in the order of the cache's sequences
@@ -135,6 +141,8 @@ class Engine:
                     rows, self._cache, first_seq=seq_idx, logits_to_keep=1
                 )
             self._cache.commit(seq_idx, range(len(token_ids)))
+            if self._on_prompt is not None:
+                self._on_prompt(start + len(token_ids), sequence.prompt_len)
         return logits[0]
 
     def _release_finished(self) -> None:

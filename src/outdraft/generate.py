@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 from outdraft.draft import DrafterContext, make_drafter
-from outdraft.engine import Engine
+from outdraft.engine import Engine, OnPrompt
 from outdraft.errors import SettingsError
 from outdraft.interfaces import Drafter, TargetModel
 from outdraft.models.load import load_model
@@ -197,12 +197,25 @@ class Outdraft:
         *,
         drafter: str | Drafter | None = None,
         on_step: OnStep | None = None,
+        on_prompt: OnPrompt | None = None,
         **settings: Any,
     ) -> Stream:
-        """Answers one prompt piece by piece; arguments as for `generate`."""
+        """Answers one prompt piece by piece; other arguments as for `generate`.
+
+        Args:
+            on_prompt: is told, after each piece of the prompt, how many tokens of how many were
+                read: a long one takes a while.
+        """
         used = self.drafter(drafter)
         wanted = GenerationSettings(**settings)
-        engine = Engine(self.target, used, self.settings, pricing=self._pricing, on_step=on_step)
+        engine = Engine(
+            self.target,
+            used,
+            self.settings,
+            pricing=self._pricing,
+            on_step=on_step,
+            on_prompt=on_prompt,
+        )
         sequence = self._sequence(prompt, wanted)
         engine.add(sequence)
         return Stream(engine, sequence, used.name)

@@ -44,6 +44,8 @@ class Stats:
         first_token_seconds: wall time from admission to the first token.
         plain_steps: steps in which nothing was drafted.
         expected_tokens: what the plans of all steps expected of them, own tokens included.
+        expected_plain_seconds: what plain decoding would have taken for the tokens of all steps, by
+            what passes cost here; 0 where guesses are not priced.
         drafters: the same counters for each drafter by itself.
         draft_seconds, target_seconds: wall time of the request's steps spent guessing, and in
             the target passes (prompt included). Sequences in a batch share both.
@@ -64,6 +66,7 @@ class Stats:
     first_token_seconds: float = 0.0
     plain_steps: int = 0
     expected_tokens: float = 0.0
+    expected_plain_seconds: float = 0.0
     drafters: dict[str, DrafterStats] = field(default_factory=dict)
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
@@ -72,6 +75,14 @@ class Stats:
     def tokens_per_step(self) -> float:
         """Tokens per target pass that produced them, the prompt pass included; plain is 1.0."""
         return self.tokens / (self.steps + 1)
+
+    @property
+    def estimated_speedup(self) -> float | None:
+        """Over plain decoding, the prompt left out; `None` where guesses are not priced."""
+        seconds = self.seconds - self.first_token_seconds
+        if self.expected_plain_seconds == 0.0 or seconds <= 0.0:
+            return None
+        return self.expected_plain_seconds / seconds
 
     @property
     def tokens_per_second(self) -> float:

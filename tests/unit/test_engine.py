@@ -366,3 +366,16 @@ def test_commits_are_ordinary_tensors_no_graph_is_kept(table: TableTarget) -> No
         finish(engine)
         assert torch.is_grad_enabled()
     assert len(sequence.new_ids) == 3
+
+
+def test_the_reading_of_a_prompt_is_told_piece_by_piece(table: TableTarget) -> None:
+    told: list[tuple[int, int]] = []
+    engine = Engine(
+        table,
+        Watcher(),
+        EngineSettings(prompt_chunk=4),
+        on_prompt=lambda *progress: told.append(progress),
+    )
+    engine.add(make_sequence(range(1, 11), max_new_tokens=2))
+    engine.step()
+    assert told == [(4, 10), (8, 10), (10, 10)]

@@ -5,16 +5,24 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 import pytest
+import torch
 
 import outdraft
+from outdraft import generate
 from outdraft.draft.prompt_lookup import PromptLookup
 from outdraft.errors import DrafterError, SettingsError
 from outdraft.generate import Outdraft
 from outdraft.interfaces import Drafter
+from outdraft.models.load import LoadedModel
+from outdraft.models.pack import Packing
 from outdraft.models.table import TableTarget
+from outdraft.models.target import CausalLM
+from outdraft.plan import Priced
+from outdraft.plan.cost_model import CostModel
 from outdraft.sequence import Sequence
 from outdraft.settings import AUTO_DRAFTER, EngineSettings
 from outdraft.types import Budget, DraftTree
+from support.tiny_models import tiny_model, tiny_target
 from support.toys import LetterTokenizer, decode_letters, decode_pairs
 
 DRAFTERS = ["none", "prompt-lookup", "suffix"]
@@ -361,6 +369,150 @@ def test_a_prompt_that_fills_the_context_is_refused() -> None:
         llm.generate("b" * 9)
     result = llm.generate("b" * 8, max_new_tokens=50)
     assert (len(result.token_ids), result.finish_reason) == (1, "length")
+
+
+# --- prices ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[CausalLM, str]]:
+    """The models whose passes were measured, and their names."""
+    models: list[tuple[CausalLM, str]] = []
+
+    def known_costs(target: CausalLM, name: str) -> CostModel:
+        models.append((target, name))
+        return CostModel([1, 99], [1.0, 1.0])
+
+    monkeypatch.setattr(generate, "known_costs", known_costs)
+    return models
+
+
+def tiny_llm(**options: Any) -> Outdraft:
+    return Outdraft(tiny_target("llama"), LetterTokenizer(), name="tiny", **options)
+
+
+def test_passes_are_measured_when_they_are_first_needed(
+    measured: list[tuple[CausalLM, str]],
+) -> None:
+    llm = tiny_llm()
+    assert measured == []
+    for _ in range(2):
+        llm.generate("bcd", max_new_tokens=4)
+        list(llm.stream("bcd", max_new_tokens=4))
+    assert measured == [(llm.target, "tiny")]
+
+
+def test_all_requests_learn_for_each_other(measured: list[tuple[CausalLM, str]]) -> None:
+    llm = tiny_llm(drafter="suffix")
+    pricing = llm._pricing
+    assert isinstance(pricing, Priced)
+    llm.generate(["bcdbcdbcd", "efefef"], max_new_tokens=20)
+    judged = pricing.calibrator.reliability()["suffix"].judged
+    list(llm.stream("bcdbcdbcd", max_new_tokens=20))
+    assert 0 < judged < pricing.calibrator.reliability()["suffix"].judged
+    assert pricing._requests == {}
+
+
+def test_a_request_that_is_refused_measures_nothing(measured: list[tuple[CausalLM, str]]) -> None:
+    llm = tiny_llm()
+    with pytest.raises(SettingsError, match="top_k"):
+        llm.stream("b", top_k=0)
+    with pytest.raises(SettingsError, match="top_k"):
+        llm.generate("b", top_k=0)
+    assert measured == []
+
+
+def test_measuring_is_no_time_of_the_request_that_waited_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[str] = []
+
+    def known_costs(target: CausalLM, name: str) -> CostModel:
+        made.append("costs")
+        return CostModel([1], [1.0])
+
+    class Noted(Sequence):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            made.append("request")  # its clock starts here
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr(generate, "known_costs", known_costs)
+    monkeypatch.setattr(generate, "Sequence", Noted)
+    tiny_llm().generate("b", max_new_tokens=1)
+    list(tiny_llm().stream("b", max_new_tokens=1))
+    assert made == ["costs", "request"] * 2
+
+
+def test_where_nothing_is_adaptive_nothing_is_measured(
+    table: TableTarget, measured: list[tuple[CausalLM, str]]
+) -> None:
+    fixed = tiny_llm(settings=EngineSettings(adaptive=False))
+    for llm in (fixed, tiny_llm().with_engine(adaptive=False), make_llm(table)):
+        assert llm._pricing is None
+        assert llm.generate("bcdbcd", max_new_tokens=9, drafter="suffix").stats.drafted > 0
+    assert measured == []
+
+
+def test_another_engine_has_the_same_model_and_other_settings(table: TableTarget) -> None:
+    llm = make_llm(table, eos_ids=[3, 1], drafter="suffix", settings=EngineSettings(max_batch=3))
+    other = llm.with_engine(max_draft_nodes=2, adaptive=False)
+    assert other.target is llm.target
+    assert other.tokenizer is llm.tokenizer
+    assert (other.name, other.default_drafter) == (llm.name, "suffix")
+    assert other.settings == EngineSettings(max_batch=3, max_draft_nodes=2, adaptive=False)
+    assert llm.settings == EngineSettings(max_batch=3)
+    assert other._eos_ids == llm._eos_ids == {1, 3}
+    options: dict[str, Any] = {"max_new_tokens": 30, "ignore_eos": True}
+    result = other.generate("bcdbcd", **options)
+    assert result.token_ids == llm.generate("bcdbcd", **options).token_ids
+    assert 0 < result.stats.drafted <= 2 * result.stats.steps
+
+
+def test_an_engine_setting_that_does_not_exist_is_refused(llm: Outdraft) -> None:
+    with pytest.raises(SettingsError, match="adaptiv: there is no such setting"):
+        llm.with_engine(adaptiv=False)
+
+
+# --- loading --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def loaded_with(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """How models were asked to be read, and a tiny one in their place."""
+    asked: list[dict[str, Any]] = []
+
+    def load_model(ref: str, **options: Any) -> LoadedModel:
+        asked.append({"ref": ref, **options, "threads": torch.get_num_threads()})
+        return LoadedModel(tiny_model("llama"), LetterTokenizer(), ref, Packing("as told"))
+
+    monkeypatch.setattr(generate, "load_model", load_model)
+    return asked
+
+
+def test_load_passes_on_how_a_model_is_read(loaded_with: list[dict[str, Any]]) -> None:
+    before = torch.get_num_threads()
+    llm = outdraft.load("x", dtype="float32", device="cpu", pack=False, quantize="int8", threads=2)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+    options = {"dtype": "float32", "device": "cpu", "pack": False, "quantize": "int8"}
+    assert loaded_with == [{"ref": "x", **options, "threads": 2}]
+    assert isinstance(llm.target, CausalLM)
+    assert str(llm.target.packing) == "as told: nothing to replace"
+
+
+def test_load_packs_and_does_not_quantise_unless_told(loaded_with: list[dict[str, Any]]) -> None:
+    outdraft.load("x")
+    ((asked),) = loaded_with
+    assert (asked["pack"], asked["quantize"]) == (True, None)
+
+
+@pytest.mark.parametrize("threads", [0, -2])
+def test_threads_that_cannot_be_are_refused_before_anything_is_read(
+    threads: int, loaded_with: list[dict[str, Any]]
+) -> None:
+    with pytest.raises(SettingsError, match=f"threads='{threads}'"):
+        outdraft.load("x", threads=threads)
+    assert loaded_with == []
 
 
 # --- the facade -----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from outdraft.stats import Stats
+from outdraft.stats import DrafterStats, Stats
 
 
 def test_new_counters_are_zero_and_divide_nothing_by_zero() -> None:
@@ -16,6 +16,22 @@ def test_plain_decoding_has_exactly_one_token_per_step() -> None:
         stats.count_tokens(["plain"])
     assert stats.tokens_per_step == 1.0
     assert stats.tokens == stats.steps + 1 == stats.own_tokens == 10
+    assert stats.plain_steps == stats.steps
+
+
+def test_a_step_is_plain_if_nothing_was_drafted_whatever_was_accepted() -> None:
+    stats = Stats()
+    stats.count_step(num_drafted=0, judged=(), num_matched=0)
+    stats.count_step(num_drafted=3, judged=(1,), num_matched=0)
+    stats.count_step(num_drafted=2, judged=(1, 1), num_matched=2)
+    assert (stats.steps, stats.plain_steps) == (3, 1)
+
+
+def test_drafters_of_one_request_are_not_those_of_another() -> None:
+    stats = Stats()
+    stats.drafters["suffix"] = DrafterStats(asked=3)
+    assert Stats().drafters == {}
+    assert DrafterStats() == DrafterStats(asked=0, drafted=0, judged=0, accepted=0, seconds=0.0)
 
 
 def test_the_prompt_pass_counts_as_a_pass() -> None:

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from outdraft.bench.methods import HF, PLAIN
-from outdraft.bench.records import Key, Record
+from outdraft.bench.records import DrafterCounts, Key, Record
 
 Pair = tuple[Record, Record]
 """What the baseline and a method made of one question in one repeat."""
@@ -55,6 +55,24 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterFigures:
+    """What one of a method's drafters did; a guess that several made counts for each.
+
+    Args:
+        acceptance: accepted / judged.
+        seconds: `None` where answers were given together.
+    """
+
+    name: str
+    asked: int
+    drafted: int
+    judged: int
+    accepted: int
+    acceptance: float | None
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """What one method did on one question, one group, or all of them.
 
@@ -65,6 +83,10 @@ class Figures:
         turns: texts written; an answer has one or several.
         identical: answers with the very tokens of plain decoding's; those without are in
             `differences`.
+        expected_tokens: what the plans of all steps expected, the steps' own tokens included.
+        expected_over_measured: that, over the tokens that these steps brought.
+        drafters: each drafter by itself, in the order in which they first appear; none where an
+            answer does not tell.
     """
 
     group: str | None
@@ -78,6 +100,8 @@ class Figures:
     seconds: float
     drafted: int | None
     accepted: int | None
+    expected_tokens: float | None
+    expected_over_measured: float | None
     tokens_per_step: float | None
     rows_per_step: float | None
     tokens_per_second: float | None
@@ -93,6 +117,7 @@ class Figures:
     speedup_vs_hf: Speedup | None
     identical: int | None
     differences: tuple[Difference, ...]
+    drafters: tuple[DrafterFigures, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +185,7 @@ def make_figures(
         speedup_vs_hf=_speedup(records, method, HF),
         identical=differences.count(None) if found else None,
         differences=tuple(difference for difference in differences if difference is not None),
+        drafters=_drafters(done),
         **_counts(done),
         **_times(done),
     )
@@ -170,6 +196,7 @@ def _counts(done: Seq[Record]) -> dict[str, Any]:
     tokens = sum(record.tokens for record in done)
     passes = sum(turn.passes for turn in turns)
     steps = passes - len(turns)  # the passes that read prompts are no steps
+    expected, of_steps = _sum(turn.expected_tokens for turn in turns), tokens - len(turns)
     judged = _sum_by_depth(turn.judged_by_depth or () for turn in turns)
     accepted = _sum_by_depth(turn.accepted_by_depth or () for turn in turns)
     return {
@@ -178,12 +205,39 @@ def _counts(done: Seq[Record]) -> dict[str, Any]:
         "passes": passes,
         "drafted": _sum(turn.drafted for turn in turns),
         "accepted": _sum(turn.accepted for turn in turns),
+        "expected_tokens": expected,
+        "expected_over_measured": expected / of_steps if expected and of_steps else None,
         "tokens_per_step": tokens / passes if passes else None,
         "rows_per_step": sum(turn.rows for turn in turns) / steps if steps else None,
         "judged_by_depth": judged,
         "accepted_by_depth": accepted,
         "acceptance_by_depth": tuple(a / j for a, j in zip(accepted, judged, strict=True)),
     }
+
+
+def _drafters(done: Seq[Record]) -> tuple[DrafterFigures, ...]:
+    counts = [turn.drafters for record in done for turn in record.turns]
+    by_name: dict[str, list[DrafterCounts]] = {}
+    for own in counts:
+        if own is None:
+            return ()
+        for name, count in own.items():
+            by_name.setdefault(name, []).append(count)
+    return tuple(_drafter(name, own) for name, own in by_name.items())
+
+
+def _drafter(name: str, counts: Seq[DrafterCounts]) -> DrafterFigures:
+    judged = sum(count.judged for count in counts)
+    accepted = sum(count.accepted for count in counts)
+    return DrafterFigures(
+        name=name,
+        asked=sum(count.asked for count in counts),
+        drafted=sum(count.drafted for count in counts),
+        judged=judged,
+        accepted=accepted,
+        acceptance=accepted / judged if judged else None,
+        seconds=_sum(count.seconds for count in counts),
+    )
 
 
 def _times(done: Seq[Record]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence as Seq
 from dataclasses import dataclass
 
-from outdraft.bench.records import Answer
+from outdraft.bench.records import Answer, DrafterCounts
 from outdraft.draft import DrafterContext, make_drafter
 from outdraft.errors import SettingsError
 from outdraft.generate import Outdraft, Result, text_decoder
@@ -116,6 +116,17 @@ def _answer(result: Result, *, is_alone: bool) -> Answer:
         accepted_by_depth=tuple(stats.accepted_by_depth),
         draft_seconds=stats.draft_seconds if is_alone else None,
         target_seconds=stats.target_seconds if is_alone else None,
+        expected_tokens=stats.expected_tokens,
+        drafters={
+            name: DrafterCounts(
+                asked=own.asked,
+                drafted=own.drafted,
+                judged=own.judged,
+                accepted=own.accepted,
+                seconds=own.seconds if is_alone else None,
+            )
+            for name, own in stats.drafters.items()
+        },
     )
 
 

@@ -22,6 +22,24 @@ from outdraft.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterCounts:
+    """What one drafter did in one answer; a guess that several made counts for each.
+
+    Args:
+        asked: steps in which it was asked for guesses.
+        drafted, judged, accepted: its guesses that were read; of these, those whose parent was
+            accepted; and those that were accepted themselves.
+        seconds: that its guesses took; `None` for answers given together, which share them.
+    """
+
+    asked: int
+    drafted: int
+    judged: int
+    accepted: int
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What a method says of one answer; what it cannot know is `None`.
 
@@ -35,6 +53,9 @@ class Answer:
         first_token_seconds: until the first token was there.
         draft_seconds, target_seconds: spent guessing, and in target passes. Answers given together
             share their passes, so they have neither.
+        expected_tokens: what the plans of all steps expected of them; it is of all tokens but the
+            first, which the prompt's pass gave.
+        drafters: each drafter's own counts.
     """
 
     token_ids: tuple[int, ...]
@@ -49,6 +70,8 @@ class Answer:
     accepted_by_depth: tuple[int, ...] | None = None
     draft_seconds: float | None = None
     target_seconds: float | None = None
+    expected_tokens: float | None = None
+    drafters: Mapping[str, DrafterCounts] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +90,11 @@ class Turn(Answer):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(**{name: _as_tuple(item) for name, item in value.items()})
+        fields = {name: _as_tuple(item) for name, item in value.items()}
+        if fields.get("drafters") is not None:
+            counts = fields["drafters"].items()
+            fields["drafters"] = {name: DrafterCounts(**count) for name, count in counts}
+        return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True)

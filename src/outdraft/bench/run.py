@@ -10,7 +10,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence as Seq
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +215,7 @@ def _timed(
     told.prompts.update({prompt_key(ids): ids for ids in prompts})
     return [
         Turn(
-            **asdict(given),
+            **{each.name: getattr(given, each.name) for each in fields(given)},
             prompt=prompt_key(ids),
             prompt_tokens=len(ids),
             seconds=seconds,
@@ -270,6 +270,7 @@ def describe_run(
         "model": {
             "name": llm.name,
             "dtype": _dtype(llm),
+            "packing": _packing(llm),
             "vocab_size": llm.target.vocab_size,
             "max_context": llm.target.max_context,
         },
@@ -291,6 +292,12 @@ def _dtype(llm: Outdraft) -> str:
     """The precision the target computes in; fake targets use float64."""
     dtype = llm.target.model.dtype if isinstance(llm.target, CausalLM) else "float64"
     return str(dtype).removeprefix("torch.")
+
+
+def _packing(llm: Outdraft) -> str | None:
+    """How the target was prepared for this machine; passes take another time without it."""
+    packing = llm.target.packing if isinstance(llm.target, CausalLM) else None
+    return None if packing is None else str(packing)
 
 
 def open_results(folder: Path, description: Mapping[str, Any], questions: Seq[Question]) -> Results:

@@ -147,6 +147,11 @@ def _outside(
     seconds: dict[int, list[float]] = {num_rows: [] for num_rows in rows}
     for _ in range(_WARM_UPS + repeat):
         for num_rows in rows:
+            if sequence.finish_reason is not None:
+                raise SettingsError(
+                    f"the steps behind context={len(context_ids)} came to the end of the model's "
+                    f"{target.max_context} positions; measure a shorter context"
+                )
             drafter.num_nodes = num_rows - 1
             before = sequence.stats.target_seconds
             whole = _timed(engine.step)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Sequence as Seq
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from outdraft.check.compare import prompt_token_ids
 from outdraft.draft.datastore import DatastoreDrafter
@@ -33,42 +35,38 @@ def usable_drafters(
     Args:
         folder: for files; they are needed as long as the drafters are.
     """
-    makers = {
-        "datastore": lambda: [_datastore(llm, prompts, folder)],
-        "model": lambda: _small_models(llm),
-    }
+    makers: dict[str, Callable[[], Drafter]] = {}
+    for name in names:
+        if name == "datastore":
+            makers["datastore:prompts"] = partial(_datastore, llm, prompts, folder)
+        elif name == "model":
+            makers["model:first-layers"] = partial(_first_layers, llm, llm.tokenizer)
+            makers["model:other-tokenizer"] = partial(_first_layers, llm, byte_tokenizer())
+        else:
+            makers[name] = partial(llm.drafter, name)
     drafters: list[Drafter] = []
     reasons: dict[str, str] = {}
-    for name in names:
+    for name, make in makers.items():
         try:
-            drafters += makers[name]() if name in makers else [llm.drafter(name)]
+            drafter = make()
         except (DrafterError, UnsupportedModelError) as error:
             reasons[name] = str(error)
+            continue
+        drafter.name = name
+        drafters.append(drafter)
     return drafters, reasons
 
 
 def _datastore(llm: Outdraft, prompts: Seq[Prompt], folder: Path) -> Drafter:
-    prompt_ids = [prompt_token_ids(llm, prompt, i) for i, prompt in enumerate(prompts, start=1)]
     path = folder / "prompts.datastore"
+    prompt_ids = [prompt_token_ids(llm, prompt, i) for i, prompt in enumerate(prompts, start=1)]
     vocabulary = Vocabulary.of(llm.tokenizer)
     build_datastore(path, [[ids] for ids in prompt_ids], vocabulary)
-    drafter = DatastoreDrafter(path, vocabulary)
-    drafter.name = "datastore:prompts"
-    return drafter
+    return DatastoreDrafter(path, vocabulary)
 
 
-def _small_models(llm: Outdraft) -> list[Drafter]:
+def _first_layers(llm: Outdraft, tokenizer: Any) -> Drafter:
     if not isinstance(llm.target, CausalLM):
         raise DrafterError(f"a {type(llm.target).__name__} has no layers to make a smaller one of")
     small = first_layers(llm.target, max(1, num_layers(llm.target) // _SHARE))
-    with_bytes = byte_tokenizer()
-    return [
-        DraftModel(
-            small,
-            llm.target,
-            tokenizer=tokenizer,
-            target_tokenizer=llm.tokenizer,
-            name=f"model:{name}",
-        )
-        for name, tokenizer in (("first-layers", llm.tokenizer), ("other-tokenizer", with_bytes))
-    ]
+    return DraftModel(small, llm.target, tokenizer=tokenizer, target_tokenizer=llm.tokenizer)

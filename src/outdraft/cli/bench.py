@@ -102,7 +102,12 @@ def bench(
     device: common.DeviceOption = "auto",
     seed: Annotated[int, typer.Option(metavar="S", help="Of every request.")] = 0,
     max_draft_nodes: Annotated[
-        int | None, typer.Option(metavar="N", help="Guesses per sequence and step at most.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Read up to N guesses per sequence in each step, whether they pay or not. Without "
+            "it, as many are read as pay on this machine.",
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -196,12 +201,14 @@ def _stock(model: str, baselines: Seq[str], dtype: str, device: str) -> TargetMo
 
 
 def _engine_settings(batch: int, max_draft_nodes: int | None) -> Any:
-    """The defaults, with room for a whole batch."""
+    """The defaults, with room for a whole batch; a number of guesses switches pricing off."""
     from outdraft.settings import EngineSettings
 
     settings = EngineSettings()
-    nodes = settings.max_draft_nodes if max_draft_nodes is None else max_draft_nodes
-    return settings.replace(max_batch=max(batch, settings.max_batch), max_draft_nodes=nodes)
+    settings = settings.replace(max_batch=max(batch, settings.max_batch))
+    if max_draft_nodes is None:
+        return settings
+    return settings.replace(max_draft_nodes=max_draft_nodes, adaptive=False)
 
 
 def _questions(

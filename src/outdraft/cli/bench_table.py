@@ -15,7 +15,7 @@ _GAP = 2
 _MAX_DEPTHS = 8
 _UNKNOWN = "–"
 # What a narrow terminal does without, in this order.
-_DISPENSABLE = ("median vs hf", "rows per step", "first token", "median")
+_DISPENSABLE = ("expected / measured", "median vs hf", "rows per step", "first token", "median")
 
 Cell = Callable[["Figures"], str]
 
@@ -92,6 +92,10 @@ def notes(tables: Tables, run: Mapping[str, Any], dropped: Seq[str]) -> list[str
         )
     if "hf" in methods:
         lines.append("vs hf: the same against generate of transformers, on the same model")
+    if any(f.expected_over_measured is not None for f in tables.overall):
+        lines.append(
+            "expected / measured: tokens that the plans of all steps expected / tokens that came"
+        )
     if tables.peak_rss_bytes is not None:
         lines.append(f"peak memory of the process: {tables.peak_rss_bytes / 1e9:.2f} GB")
     if dropped:
@@ -114,6 +118,8 @@ def _columns(overall: Seq[Figures]) -> dict[str, Cell]:
         columns["median vs hf"] = lambda f: _median_of_ratios(f.speedup_vs_hf)
     columns["first token"] = lambda f: _milliseconds(f.first_token_seconds)
     columns["rows per step"] = lambda f: _number(f.rows_per_step, ".1f")
+    if any(figures.expected_over_measured is not None for figures in overall):
+        columns["expected / measured"] = lambda f: _number(f.expected_over_measured, ".2f")
     columns["% draft, target, rest"] = _shares
     if "plain" in methods:
         columns["same text"] = _same_text

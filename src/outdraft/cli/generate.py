@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.status import Status
 
 from outdraft.cli import common
+from outdraft.cli.explain import show as show_explanation
 from outdraft.cli.writers import DraftWriter, NoWriter, TextWriter, Writer
 from outdraft.errors import SettingsError
 
@@ -25,6 +30,7 @@ EXAMPLES = common.examples(
     'outdraft generate "def fibonacci(n):" --raw --stop "def "',
     'outdraft generate "Why is the sky blue?" --drafter none --json',
     'outdraft generate "Count to thirty" --show-drafts',
+    'outdraft generate "Count to thirty" --explain',
     'outdraft generate "Count to thirty" --trace steps.jsonl',
 )
 
@@ -102,6 +108,12 @@ def generate(
             "--json", metavar="", help="Print one JSON object with text, token ids and statistics."
         ),
     ] = False,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", metavar="", help="Say on stderr what drafting did, and why it did not."
+        ),
+    ] = False,
     trace: common.TraceOption = None,
 ) -> None:
     """Answer a prompt.
@@ -136,13 +148,18 @@ def generate(
             threads=threads,
         )
         prompt_read = _to_prompt(llm, text, is_raw=raw)
-        stream = llm.stream(prompt_read, on_step=_make_tracer(llm, lines), **given)
         writer = _make_writer(llm, is_silent=as_json, shows_drafts=show_drafts)
-        was_interrupted = write_out(stream, writer)
+        with reading_status(common.err_console()) as on_prompt:
+            stream = llm.stream(
+                prompt_read, on_step=_make_tracer(llm, lines), on_prompt=on_prompt, **given
+            )
+            was_interrupted = write_out(stream, writer)
     if as_json:
         typer.echo(to_json(stream.result))
     else:
         _summarise(stream.result, settings)
+    if explain:
+        show_explanation(common.err_console(), stream.result.stats)
     if was_interrupted:
         raise KeyboardInterrupt
 
@@ -165,6 +182,25 @@ def read_prompt(prompt: str) -> str:
     if not prompt:
         raise SettingsError("the prompt is empty; write something to answer or to go on from")
     return prompt
+
+
+@contextmanager
+def reading_status(console: Console) -> Iterator[Callable[[int, int], None]]:
+    """On a terminal, a line that says how much of a long prompt was read, until all of it was."""
+    with ExitStack() as shown:
+        status: Status | None = None
+
+        def show(num_read: int, total: int) -> None:
+            nonlocal status
+            if num_read == total:
+                shown.close()
+                return
+            if status is None and console.is_terminal:
+                status = shown.enter_context(console.status(""))
+            if status is not None:
+                status.update(f"reading the prompt: {num_read:,} of {total:,} tokens")
+
+        yield show
 
 
 def write_out(stream: Stream, writer: Writer) -> bool:

@@ -205,6 +205,9 @@ class Priced(Pricing):
         self.costs.observe(size, seconds)
         plain_seconds = self.costs.seconds(PassSize(len(batch), 1, context)) / len(batch)
         for i, (sequence, commit) in enumerate(zip(batch, commits, strict=True)):
+            # As a batch would have gone on: all its sequences by one token for each plain pass.
+            plain_pass = plain_seconds * len(batch)
+            sequence.stats.expected_plain_seconds += plain_pass * len(commit.token_ids)
             gains = _expected_gains(offer.blends[i], plan.trees[i])
             temperature = sequence.settings.temperature
             for draft in offer.drafts:

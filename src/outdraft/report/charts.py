@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence as Seq
 from dataclasses import dataclass
 
-from outdraft.bench.figures import Figures, Speedup, Tables
+from outdraft.bench.figures import DrafterFigures, Figures, Speedup, Tables
 from outdraft.bench.methods import HF, PLAIN
 
 ALL_GROUPS = "all groups"
@@ -84,13 +84,16 @@ def speedup_chart(tables: Tables) -> SpeedupChart | None:
         assert figures.speedup is not None  # the others were left out above
         bar = _bar(figures.method, figures.speedup, top)
         groups.setdefault(figures.group or ALL_GROUPS, []).append(bar)
+    return SpeedupChart(
+        tuple((name, tuple(bars)) for name, bars in groups.items()), _ticks(step, top), 100 / top
+    )
+
+
+def _ticks(step: float, top: float) -> tuple[Tick, ...]:
     digits = 2 if step == 0.25 else 1 if step < 1 else 0
-    ticks = [
+    return tuple(
         Tick(100 * number * step / top, f"{number * step:.{digits}f}")
         for number in range(round(top / step) + 1)
-    ]
-    return SpeedupChart(
-        tuple((name, tuple(bars)) for name, bars in groups.items()), tuple(ticks), 100 / top
     )
 
 
@@ -192,6 +195,64 @@ def depth_chart(tables: Tables) -> DepthChart | None:
         tuple(lines),
         tuple(Tick(x(depth), str(depth)) for depth in range(1, num_depths + 1)),
         tuple(Tick(y(rate), f"{rate:.2f}") for rate in (0.0, 0.25, 0.5, 0.75, 1.0)),
+    )
+
+
+# --- what was expected, and what came -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """Tokens per step that a method's plans expected, and those that came.
+
+    Args:
+        width: percentage of the axis that `ratio`, expected / measured, takes.
+    """
+
+    method: str
+    expected: float
+    measured: float
+    ratio: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityChart:
+    """Expected / measured tokens per step, by group; `parity` is where both are equal."""
+
+    groups: tuple[tuple[str, tuple[Promise, ...]], ...]
+    ticks: tuple[Tick, ...]
+    parity: float
+
+
+def reliability_chart(tables: Tables) -> ReliabilityChart | None:
+    """All groups together first; `None` where no method that drafts knows what it expected."""
+    shown = [
+        (figures, figures.expected_over_measured)
+        for figures in (*tables.overall, *_groups(tables))
+        if figures.expected_over_measured is not None and not is_baseline(figures.method)
+    ]
+    if not shown:
+        return None
+    step, top = _axis(max(ratio for _, ratio in shown))
+    groups: dict[str, list[Promise]] = {}
+    for figures, ratio in shown:
+        measured = (figures.tokens - figures.turns) / (figures.passes - figures.turns)
+        promise = Promise(figures.method, ratio * measured, measured, ratio, 100 * ratio / top)
+        groups.setdefault(figures.group or ALL_GROUPS, []).append(promise)
+    return ReliabilityChart(
+        tuple((name, tuple(promises)) for name, promises in groups.items()),
+        _ticks(step, top),
+        100 / top,
+    )
+
+
+def drafter_rows(tables: Tables) -> tuple[tuple[str, tuple[DrafterFigures, ...]], ...]:
+    """Each method's drafters, all groups together; baselines have none."""
+    return tuple(
+        (figures.method, figures.drafters)
+        for figures in tables.overall
+        if figures.drafters and not is_baseline(figures.method)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import shlex
-from collections.abc import Sequence as Seq
+from collections.abc import Mapping, Sequence as Seq
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,9 @@ from outdraft.report.charts import (
     FEW_JUDGED,
     colours,
     depth_chart,
+    drafter_rows,
     is_baseline,
+    reliability_chart,
     speedup_chart,
     time_shares,
 )
@@ -54,6 +56,8 @@ def render(run: Run) -> str:
         depths=depth_chart(run.tables),
         few_judged=FEW_JUDGED,
         shares=time_shares(run.tables),
+        reliability=reliability_chart(run.tables),
+        drafters=drafter_rows(run.tables),
         failures=[record for record in run.records if not record.is_ok],
         differing=[figures for figures in run.tables.overall if figures.differences],
         answers=answers,
@@ -91,14 +95,21 @@ def facts(run: Run) -> dict[str, str]:
         f"{about['questions']['source']}",
         "Tokens": f"{settings['max_new_tokens']} a turn at most",
         "Sampling": "greedy" if settings["temperature"] == 0 else sampling,
-        "Guesses": f"{settings['engine']['max_draft_nodes']} a step at most",
+        "Guesses": _guesses(settings["engine"]),
         "Batches": f"of {settings['batch']}",
         "Repeats": str(settings["repeat"]),
         "Started": about["started"],
     }
+    if about["model"].get("packing"):  # runs of earlier versions do not say
+        given["Packing"] = about["model"]["packing"]
     if run.tables.peak_rss_bytes is not None:
         given["Peak memory"] = f"{run.tables.peak_rss_bytes / 1e9:.2f} GB, of the process"
     return given
+
+
+def _guesses(engine: Mapping[str, Any]) -> str:
+    most = f"{engine['max_draft_nodes']} a step at most"
+    return f"{most}, as many as pay" if engine.get("adaptive") else most
 
 
 def is_whole(run: Run) -> bool:

@@ -341,6 +341,7 @@ def test_a_description_has_what_a_reader_must_know(llm: Outdraft) -> None:
     assert run["model"] == {
         "name": "table",
         "dtype": "float64",
+        "packing": None,
         "vocab_size": 16,
         "max_context": 4096,
     }

@@ -224,7 +224,7 @@ def test_a_method_that_fails_is_reported_and_the_rest_is_shown(
     generate = Outdraft.generate
 
     def fail(self: Outdraft, prompts: Any, *, drafter: Any, **settings: Any) -> list[Result]:
-        if drafter.name == "suffix":
+        if "suffix" in drafter.name:
             raise RuntimeError("out of luck")
         return generate(self, prompts, drafter=drafter, **settings)
 

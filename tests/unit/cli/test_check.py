@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+import outdraft.generate
 from outdraft.cli import app, common
 from outdraft.draft import registry
 from outdraft.errors import DrafterError
 from outdraft.interfaces import TargetModel
 from outdraft.models.table import TableTarget
 from support.checks import PROMPTS, Reworked, make_llm, nan_in_wide_passes, tied
+from support.tiny_files import save_folder
 
 
 @pytest.fixture
@@ -91,6 +94,19 @@ def test_a_check_that_checked_nothing_says_so(command: Any, prompt_file: str) ->
     assert "suffix guessed nothing at temperature 0" in err
 
 
+def test_all_takes_what_needs_files_and_models_too(tmp_path: Path) -> None:
+    folder, prompts = save_folder(tmp_path / "model"), tmp_path / "prompts.txt"
+    prompts.write_text("hello world hello world hello\n")
+    options = ("--prompts", str(prompts), "-n", "6", "--dtype", "float32", "--json")
+    result = CliRunner().invoke(app, ["check", "--model", str(folder), *options])
+    assert result.exit_code == 0
+    checked = {comparison["drafter"] for comparison in json.loads(result.stdout)["comparisons"]}
+    assert {"recycling", "prediction", "datastore:prompts", "lookahead"} < checked
+    assert "model:first-layers" in checked
+    # This tokenizer loses spaces, so its text carries no guesses across to another one.
+    assert "model:other-tokenizer is left out" in result.stderr
+
+
 def test_all_leaves_out_what_needs_more_than_its_name_and_says_so(
     command: Any, prompt_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +114,7 @@ def test_all_leaves_out_what_needs_more_than_its_name_and_says_so(
         raise DrafterError("drafter 'needy' needs a file")
 
     known = {name: registry._BUILT_IN[name] for name in ("none", "prompt-lookup", "suffix")}
+    monkeypatch.setattr(outdraft.generate, "AUTO_DRAFTER", "suffix")
     monkeypatch.setattr(registry, "_BUILT_IN", {**known, "needy": needy})
     code, out, err = command("--prompts", prompt_file, "-n", "4", "--drafter", "all", "--json")
     checked = {comparison["drafter"] for comparison in json.loads(out)["comparisons"]}

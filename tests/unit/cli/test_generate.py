@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import outdraft.generate
 from outdraft import Outdraft
-from outdraft.cli.generate import read_prompt
+from outdraft.cli.generate import read_prompt, reading_status
 from outdraft.cli.writers import TextWriter
 from outdraft.engine import Engine
+from outdraft.settings import AUTO_DRAFTER
 from outdraft.trace import read_trace
 from outdraft.types import Commit
 from support.command_line import TERMINAL, Run, ToyTokenizer
@@ -118,10 +120,10 @@ def test_options_reach_the_request(run: Run, llm: Outdraft) -> None:
 
 def test_a_trace_has_a_line_for_every_step(run: Run, llm: Outdraft, tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
-    result = run("generate", "hello", "-n", "40", "--trace", str(path))
+    result = run("generate", "hello", "-n", "40", "--drafter", "suffix", "--trace", str(path))
 
     traces = list(read_trace(path))
-    wanted = llm.generate(CHAT, max_new_tokens=40)
+    wanted = llm.generate(CHAT, max_new_tokens=40, drafter="suffix")
     assert result.stdout == as_line(wanted.text)
     assert [token for trace in traces for token in trace.token_ids] == list(wanted.token_ids)
     assert [trace.step for trace in traces] == list(range(wanted.stats.steps + 1))
@@ -145,7 +147,7 @@ def test_the_summary_is_for_terminals(run: Run) -> None:
     summary = ESCAPES.sub("", result.stderr)
     assert re.fullmatch(
         r"40 tokens in \d+ target passes, \d\.\d tokens per step, \d+\.\d s, \d+ tokens/s, "
-        r"drafter suffix, cut at the length limit\n",
+        rf"drafter {AUTO_DRAFTER}, cut at the length limit\n",
         summary,
     )
 
@@ -153,7 +155,7 @@ def test_the_summary_is_for_terminals(run: Run) -> None:
 def test_the_summary_of_a_sampled_text_names_its_seed(run: Run) -> None:
     result = run("generate", "hello", "-n", "9", "--temperature", "1", "--seed", "7", env=TERMINAL)
 
-    assert "drafter suffix, seed 7" in ESCAPES.sub("", result.stderr)
+    assert f"drafter {AUTO_DRAFTER}, seed 7" in ESCAPES.sub("", result.stderr)
 
 
 def test_filters_that_cannot_matter_are_noted(run: Run) -> None:
@@ -169,9 +171,9 @@ def test_filters_that_cannot_matter_are_noted(run: Run) -> None:
 
 
 def test_json_prints_one_object_and_nothing_else(run: Run, llm: Outdraft) -> None:
-    result = run("generate", "hello", "-n", "40", "--json", env=TERMINAL)
+    result = run("generate", "hello", "-n", "40", "--drafter", "suffix", "--json", env=TERMINAL)
 
-    wanted = llm.generate(CHAT, max_new_tokens=40)
+    wanted = llm.generate(CHAT, max_new_tokens=40, drafter="suffix")
     assert result.stderr == ""
     assert result.stdout.count("\n") == 1
     record = json.loads(result.stdout)
@@ -331,13 +333,13 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_ctrl_c_leaves_the_text_whole_and_frees_the_request(
     run: Run, llm: Outdraft, interrupt_after: Any, extra: tuple[str, ...]
 ) -> None:
-    stream = llm.stream(CHAT, max_new_tokens=60)
+    stream = llm.stream(CHAT, max_new_tokens=60, drafter="suffix")
     for _ in range(9):
         next(stream)
     stream.cancel()
     engines = interrupt_after(9)
 
-    result = run("generate", "hello", "-n", "60", *extra)
+    result = run("generate", "hello", "-n", "60", "--drafter", "suffix", *extra)
 
     text = result.stdout.partition("\n\n")[2] if extra else result.stdout
     assert result.exit_code == 130
@@ -387,3 +389,25 @@ def test_a_reader_that_has_gone_is_no_crash(run: Run, monkeypatch: pytest.Monkey
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit)
     assert result.stderr == ""
+
+
+def test_a_long_prompt_says_how_much_of_it_was_read() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    with reading_status(console) as on_prompt:
+        on_prompt(1024, 1200)
+        on_prompt(1200, 1200)
+    assert "reading the prompt: 1,024 of 1,200 tokens" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_short_prompt_and_a_file_show_nothing() -> None:
+    for is_terminal in (True, False):
+        console = Console(file=io.StringIO(), force_terminal=is_terminal, width=80)
+        with reading_status(console) as on_prompt:
+            on_prompt(*((9, 9) if is_terminal else (5, 9)))
+        assert "reading" not in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_explain_goes_to_stderr(run: Run, llm: Outdraft) -> None:
+    result = run("generate", "hello", "-n", "8", "--drafter", "suffix", "--explain")
+    assert "tokens per step" in result.stderr
+    assert "tokens per step" not in result.stdout

@@ -32,6 +32,8 @@ from outdraft.errors import (
 )
 from outdraft.models import load
 from outdraft.models.load import load_model
+from outdraft.models.pack import Packing
+from outdraft.models.packed import PackedLinear
 from support.tiny_files import (
     CHAT_TEMPLATE,
     edit_json,
@@ -487,6 +489,73 @@ def test_weights_that_are_not_in_the_checkpoint_are_never_invented(folder: Path)
     edit_json(folder / "config.json", num_hidden_layers=2)
     message = message_of(ModelError, folder)
     assert "lacks 9 of the model's weights (model.layers.1." in message
+
+
+# --- laid out for this machine --------------------------------------------------------------------
+
+
+@pytest.fixture
+def packed_as(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """How models were asked to be packed; nothing is done to them."""
+    asked: list[str | None] = []
+
+    def pack(model: Any, quantize: str | None = None) -> Packing:
+        asked.append(quantize)
+        assert not any(weight.requires_grad for weight in model.parameters())
+        return Packing("as told")
+
+    monkeypatch.setattr(load, "pack_model", pack)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({}, [None]),
+        ({"pack": True}, [None]),
+        ({"pack": False}, []),
+        ({"quantize": "int8"}, ["int8"]),
+        ({"quantize": "int8", "pack": False}, ["int8"]),  # there is no other way to quantise
+    ],
+)
+def test_a_model_is_packed_as_asked_for(
+    folder: Path, packed_as: list[str | None], options: dict[str, Any], asked: list[str | None]
+) -> None:
+    packing = load_model(folder, **options).packing
+    assert packed_as == asked
+    assert (packing is not None) == bool(asked)
+
+
+def test_a_pair_is_never_packed(packed_as: list[str | None]) -> None:
+    assert load_model((tiny_llama(), tiny_tokenizer())).packing is None
+    assert packed_as == []
+
+
+def test_packing_changes_the_model_and_not_its_answer(folder: Path) -> None:
+    ids = torch.tensor([[3, 4, 5]])
+    loaded = load_model(folder, dtype="float32")
+    assert loaded.packing is not None
+    assert loaded.packing.linears >= 1  # by whatever road there is here
+    bare = load_model(folder, dtype="float32", pack=False)
+    assert all(type(module) is not PackedLinear for module in bare.model.modules())
+    torch.testing.assert_close(loaded.model(ids).logits, bare.model(ids).logits)
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_a_quantisation_nobody_knows_is_refused(folder: Path, pack: bool) -> None:
+    message = message_of(SettingsError, folder, dtype="float32", quantize="int3", pack=pack)
+    assert "quantize='int3' is none of int8" in message
+
+
+def test_a_quantisation_the_numbers_do_not_allow_is_refused(folder: Path) -> None:
+    message = message_of(SettingsError, folder, dtype="float64", quantize="int8")
+    assert "float32 and bfloat16 models on the CPU" in message
+
+
+def test_a_pair_is_not_quantised(packed_as: list[str | None]) -> None:
+    message = message_of(SettingsError, (tiny_llama(), tiny_tokenizer()), quantize="int8")
+    assert "quantize='int8' would change the model in the pair" in message
+    assert packed_as == []
 
 
 # --- a pair ---------------------------------------------------------------------------------------

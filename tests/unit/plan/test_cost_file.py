@@ -5,9 +5,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from outdraft.plan.cost_file import CostKey, CostWarning, load_costs, save_costs
+import outdraft
+from outdraft.models.devices import cpu_name
+from outdraft.models.pack import Packing
+from outdraft.models.target import CausalLM
+from outdraft.models.timing import TimedPass, time_passes
+from outdraft.plan import cost_file
+from outdraft.plan.cost_file import (
+    CostKey,
+    CostWarning,
+    key_of,
+    known_costs,
+    load_costs,
+    save_costs,
+)
 from outdraft.plan.cost_model import CostModel, PassSize
+from support.draft_models import small_llama
+from support.tiny_models import tiny_target
 
 KEY = CostKey("smollm2-135m", "float32", "cpu: some processor", 2, "0.1.0")
 SIZE = PassSize(1, 3, 500)
@@ -113,3 +129,76 @@ def test_a_write_that_fails_leaves_the_old_costs(monkeypatch: pytest.MonkeyPatch
     assert loaded is not None
     assert loaded.seconds(SIZE) == some_costs().seconds(SIZE)
     assert list(KEY.path.parent.iterdir()) == [KEY.path]
+
+
+# --- measured once --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[CausalLM]:
+    """The targets that were measured."""
+    targets: list[CausalLM] = []
+
+    def time_and_note(target: CausalLM) -> list[TimedPass]:
+        targets.append(target)
+        return time_passes(target)
+
+    monkeypatch.setattr(cost_file, "time_passes", time_and_note)
+    return targets
+
+
+def test_a_model_is_measured_once_and_then_remembered(home: Path, measured: list[CausalLM]) -> None:
+    target = tiny_target("llama")
+    first, second = known_costs(target, "tiny"), known_costs(target, "tiny")
+    assert measured == [target]
+    assert first is not second
+    for size in (PassSize(1, 1, 64), PassSize(1, 16, 80), PassSize(4, 5, 300)):
+        assert first.seconds(size) == second.seconds(size) > 0
+    assert [path.parent for path in home.rglob("*.json")] == [home / "costs"]
+
+
+def test_costs_are_those_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = [TimedPass(rows, 50, 0.1 * rows) for rows in (1, 2, 4)]
+    monkeypatch.setattr(cost_file, "time_passes", lambda _: passes)
+    costs = known_costs(tiny_target("llama"), "tiny")
+    assert costs.seconds(PassSize(1, 3, 50)) == pytest.approx(0.3)
+
+
+def test_damaged_costs_are_measured_anew(measured: list[CausalLM]) -> None:
+    target = tiny_target("llama")
+    known_costs(target, "tiny")
+    key_of(target, "tiny").path.write_text("{")
+    with pytest.warns(CostWarning, match="measured anew"):
+        known_costs(target, "tiny")
+    known_costs(target, "tiny")
+    assert measured == [target] * 2
+
+
+def test_another_use_of_a_model_is_measured_by_itself(
+    measured: list[CausalLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tiny_target("llama")
+    packed = CausalLM(target.model, Packing("some kernels", layers=2))
+    others = [
+        (tiny_target("llama", dtype=torch.float32), "tiny"),
+        (target, "another"),
+        (packed, "tiny"),
+        (small_llama(hidden_size=16), "tiny"),
+    ]
+    known_costs(target, "tiny")
+    for other, name in others:
+        known_costs(other, name)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    known_costs(target, "tiny")
+    assert measured == [target, *(other for other, _ in others), target]
+    assert len({key_of(other, name) for other, name in others}) == 4
+
+
+def test_a_key_says_what_costs_depend_on() -> None:
+    key = key_of(tiny_target("llama"), "tiny")
+    assert key.model.startswith("tiny, ")
+    assert key.dtype == "float64"
+    assert key.device == cpu_name()
+    assert key.threads == torch.get_num_threads()
+    assert outdraft.__version__ in key.version
+    assert torch.__version__ in key.version

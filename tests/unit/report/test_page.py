@@ -130,7 +130,7 @@ def test_without_a_trace_or_a_baseline_their_sections_are_not_there(tmp_path: Pa
     folder = run_traced(tmp_path, baselines=(), is_traced=False, drafters=["suffix"])
     page = Page(render(read_run(folder))).root
     assert {section.attributes["id"] for section in page.find("section")} == {
-        *("figures", "depths", "times"),
+        *("figures", "depths", "times", "drafters", "reliability"),
     }
     assert "no speed-up" in words(page.find("header")[0])
     assert "speed-up" not in words(by_id(page, "figures"))
