@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence as Seq
+from collections.abc import Iterator, Sequence as Seq
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from outdraft.plan.cost_model import CostModel
 from outdraft.sequence import Sequence
 from outdraft.settings import AUTO_DRAFTER, EngineSettings
 from outdraft.types import Budget, DraftTree
+from support.tiny_files import tiny_tokenizer
 from support.tiny_models import tiny_model, tiny_target
 from support.toys import LetterTokenizer, decode_letters, decode_pairs
 
@@ -477,23 +478,22 @@ def test_an_engine_setting_that_does_not_exist_is_refused(llm: Outdraft) -> None
 
 
 @pytest.fixture
-def loaded_with(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def loaded_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     """How models were asked to be read, and a tiny one in their place."""
+    before = torch.get_num_threads()
     asked: list[dict[str, Any]] = []
 
     def load_model(ref: str, **options: Any) -> LoadedModel:
         asked.append({"ref": ref, **options, "threads": torch.get_num_threads()})
-        return LoadedModel(tiny_model("llama"), LetterTokenizer(), ref, Packing("as told"))
+        return LoadedModel(tiny_model("llama"), tiny_tokenizer(), ref, Packing("as told"))
 
     monkeypatch.setattr(generate, "load_model", load_model)
-    return asked
+    yield asked
+    torch.set_num_threads(before)
 
 
 def test_load_passes_on_how_a_model_is_read(loaded_with: list[dict[str, Any]]) -> None:
-    before = torch.get_num_threads()
     llm = outdraft.load("x", dtype="float32", device="cpu", pack=False, quantize="int8", threads=2)
-    assert torch.get_num_threads() == 2
-    torch.set_num_threads(before)
     options = {"dtype": "float32", "device": "cpu", "pack": False, "quantize": "int8"}
     assert loaded_with == [{"ref": "x", **options, "threads": 2}]
     assert isinstance(llm.target, CausalLM)
@@ -502,7 +502,7 @@ def test_load_passes_on_how_a_model_is_read(loaded_with: list[dict[str, Any]]) -
 
 def test_load_packs_and_does_not_quantise_unless_told(loaded_with: list[dict[str, Any]]) -> None:
     outdraft.load("x")
-    ((asked),) = loaded_with
+    (asked,) = loaded_with
     assert (asked["pack"], asked["quantize"]) == (True, None)
 
 

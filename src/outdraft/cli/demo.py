@@ -23,6 +23,7 @@ from outdraft.errors import SettingsError
 if TYPE_CHECKING:
     from outdraft.cli.recorder import Recorder
     from outdraft.generate import Outdraft, Result
+    from outdraft.interfaces import Drafter
     from outdraft.text.prompts import Prompt
 
 EXAMPLES = common.examples(
@@ -55,7 +56,8 @@ class Run:
     """
 
     title: str
-    drafter: Recorder
+    drafter: Drafter
+    recorder: Recorder
     text: Text = field(default_factory=Text)
     seconds: float = 0.0
     result: Result | None = None
@@ -111,17 +113,18 @@ def demo(
     console.print(Panel(Text(PROMPT), title="prompt", title_align="left"))
     _warm_up(llm, runs)
     _show_runs(console, llm, runs, max_new_tokens)
-    _show_step(console, llm, runs[1].drafter)
+    _show_step(console, llm, runs[1].recorder)
     _show_numbers(console, llm, runs)
 
 
 def _make_runs(llm: Outdraft) -> list[Run]:
     from outdraft.cli.recorder import Recorder
 
-    drafter = Recorder(llm.drafter())
+    drafter = llm.drafter()
+    name = llm.default_drafter if isinstance(llm.default_drafter, str) else drafter.name
     return [
-        Run("plain decoding", Recorder(llm.drafter("none"))),
-        Run(f"drafted decoding ({drafter.name})", drafter),
+        Run("plain decoding", llm.drafter("none"), Recorder()),
+        Run(f"drafted decoding ({name})", drafter, Recorder()),
     ]
 
 
@@ -133,7 +136,6 @@ def _prompt(llm: Outdraft) -> Prompt:
 def _warm_up(llm: Outdraft, runs: Seq[Run]) -> None:
     for run in runs:
         llm.generate(_prompt(llm), drafter=run.drafter, max_new_tokens=_WARM_UP_TOKENS)
-        run.drafter.steps.clear()
 
 
 # --- both answers ---------------------------------------------------------------------------------
@@ -162,7 +164,9 @@ def read(llm: Outdraft, run: Run, max_new_tokens: int, on_change: Callable[[], N
 
     origins = OriginSplitter(text_decoder(llm.tokenizer))
     started_at = time.perf_counter()
-    with llm.stream(_prompt(llm), drafter=run.drafter, max_new_tokens=max_new_tokens) as stream:
+    with llm.stream(
+        _prompt(llm), drafter=run.drafter, on_step=run.recorder, max_new_tokens=max_new_tokens
+    ) as stream:
         for piece in stream:
             run.seconds += time.perf_counter() - started_at
             for part, origin in origins.split(piece.text, piece.token_ids, piece.origins):

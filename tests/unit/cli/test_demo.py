@@ -8,7 +8,6 @@ import pytest
 from outdraft import Outdraft
 from outdraft.cli import demo
 from outdraft.cli.recorder import Recorder
-from outdraft.draft.suffix import Suffix
 from outdraft.engine import Engine
 from outdraft.types import Commit
 from support.command_line import TERMINAL, Run, ToyTokenizer
@@ -35,7 +34,7 @@ def test_both_answers_a_picture_and_a_table(run: Run, llm: Outdraft) -> None:
     out = result.stdout
     assert result.exit_code == 0
     assert "\x1b" not in out
-    assert out.index("plain decoding") < out.index("drafted decoding (suffix)")
+    assert out.index("plain decoding") < out.index("drafted decoding (auto)")
     assert "✓" in out
     assert "✗" in out
     assert f"One of the {stats.steps} drafted steps" in out
@@ -76,12 +75,12 @@ def test_a_terminal_sees_the_answers_grow(
 
 def test_the_text_on_show_is_the_text(llm: Outdraft) -> None:
     chat = [{"role": "user", "content": "hello"}]
-    one = demo.Run("drafted", Recorder(llm.drafter("suffix")))
+    one = demo.Run("drafted", llm.drafter("suffix"), Recorder())
     changes = []
 
     demo.read(llm, one, 60, lambda: changes.append(one.seconds))
 
-    wanted = llm.generate(chat, max_new_tokens=60)
+    wanted = llm.generate(chat, max_new_tokens=60, drafter="suffix")
     assert one.text.plain == wanted.text
     assert one.done.token_ids == wanted.token_ids
     assert changes == sorted(changes)
@@ -90,7 +89,7 @@ def test_the_text_on_show_is_the_text(llm: Outdraft) -> None:
 
 def test_showing_the_text_costs_no_time_of_the_run(llm: Outdraft) -> None:
     clock = iter(range(10_000))
-    one = demo.Run("plain", Recorder(llm.drafter("none")))
+    one = demo.Run("plain", llm.drafter("none"), Recorder())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(demo, "time", Clock(clock))
         # Each look at the clock takes a second, and showing takes a hundred.
@@ -205,14 +204,10 @@ def test_first_difference(one: tuple[int, ...], other: tuple[int, ...], wanted: 
 # --- the recorder ---------------------------------------------------------------------------------
 
 
-def test_a_recorder_changes_nothing_and_keeps_every_step(llm: Outdraft) -> None:
-    recorder = Recorder(Suffix())
-    wanted = llm.generate("hello", drafter="suffix", max_new_tokens=60)
+def test_a_recorder_keeps_every_step(llm: Outdraft) -> None:
+    recorder = Recorder()
+    wanted = llm.generate("hello", drafter="suffix", on_step=recorder, max_new_tokens=60)
 
-    result = llm.generate("hello", drafter=recorder, max_new_tokens=60)
-
-    assert result.token_ids == wanted.token_ids
-    assert result.drafter == wanted.drafter == "suffix"
     steps = recorder.steps
     assert len(steps) == wanted.stats.steps
     assert sum(len(step.tree) for step in steps) == wanted.stats.drafted
@@ -220,27 +215,3 @@ def test_a_recorder_changes_nothing_and_keeps_every_step(llm: Outdraft) -> None:
     committed = [token_id for step in steps for token_id in step.commit.token_ids]
     assert committed == list(wanted.token_ids[1:])
     assert [step.root_id for step in steps[1:]] == [s.commit.token_ids[-1] for s in steps[:-1]]
-    assert recorder.memory_bytes == Suffix().memory_bytes
-
-
-def test_a_recorder_passes_on_what_its_drafter_asks_for(llm: Outdraft) -> None:
-    class Listening(Suffix):
-        wants_logits = True
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.heard = 0
-            self.finished = 0
-
-        def observe_logits(self, *args: Any) -> None:
-            self.heard += 1
-
-        def finish(self, sequence: Any) -> None:
-            super().finish(sequence)
-            self.finished += 1
-
-    listening = Listening()
-    result = llm.generate("hello", drafter=Recorder(listening), max_new_tokens=20)
-
-    assert listening.heard == result.stats.steps
-    assert listening.finished == 1
