@@ -27,14 +27,14 @@ def numbers(output: str, name: str) -> list[float]:
 
 
 def test_both_answers_a_picture_and_a_table(run: Run, llm: Outdraft) -> None:
-    result = run("demo", "-n", "60")
+    result = run("demo", "-n", "60", "--drafter", "suffix")
 
     chat = [{"role": "user", "content": "hello"}]
-    stats = llm.generate(chat, max_new_tokens=60).stats
+    stats = llm.generate(chat, max_new_tokens=60, drafter="suffix").stats
     out = result.stdout
     assert result.exit_code == 0
     assert "\x1b" not in out
-    assert out.index("plain decoding") < out.index("drafted decoding (auto)")
+    assert out.index("plain decoding") < out.index("drafted decoding (suffix)")
     assert "✓" in out
     assert "✗" in out
     assert f"One of the {stats.steps} drafted steps" in out
@@ -52,7 +52,7 @@ def test_both_answers_a_picture_and_a_table(run: Run, llm: Outdraft) -> None:
 def test_panels_stand_side_by_side_on_wide_terminals_only(run: Run) -> None:
     def is_side_by_side(columns: str) -> bool:
         out = run("demo", "-n", "20", env={"COLUMNS": columns}).stdout
-        return any("plain decoding" in line and "(suffix)" in line for line in out.splitlines())
+        return any("plain decoding" in line and "(auto)" in line for line in out.splitlines())
 
     assert is_side_by_side("100")
     assert not is_side_by_side("60")
