@@ -16,6 +16,7 @@ from outdraft.plan import Pricing, Unpriced
 from outdraft.sampling import choose
 from outdraft.sequence import Sequence
 from outdraft.settings import EngineSettings
+from outdraft.stats import DrafterStats
 from outdraft.step import step
 from outdraft.trace import OnStep, StepRecord, StepSeconds
 from outdraft.types import Commit, DraftTree, Rows, Verdict
@@ -152,8 +153,12 @@ class Engine:
 
     def _release(self, seq_idx: int) -> None:
         """Frees a sequence; as in the cache, the last one takes its index."""
-        self._drafter.finish(self._running[seq_idx])
-        self._pricing.finish(self._running[seq_idx])
+        sequence = self._running[seq_idx]
+        for part in self._drafter.parts:
+            record = sequence.stats.drafters.setdefault(part.name, DrafterStats())
+            record.memory_bytes = part.memory_bytes
+        self._drafter.finish(sequence)
+        self._pricing.finish(sequence)
         self._cache.remove(seq_idx)
         last = self._running.pop()
         if seq_idx < len(self._running):

@@ -19,6 +19,7 @@ class DrafterStats:
         drafted, judged, accepted: its guesses that were planned; of these, those whose parent was
             accepted; and those that were accepted themselves.
         seconds: that its proposals took. Sequences in a batch share them.
+        memory_bytes: that its stores took when the request ended, those of other requests included.
     """
 
     asked: int = 0
@@ -26,6 +27,7 @@ class DrafterStats:
     judged: int = 0
     accepted: int = 0
     seconds: float = 0.0
+    memory_bytes: int = 0
 
 
 @dataclass(slots=True)

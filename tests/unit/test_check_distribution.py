@@ -32,6 +32,11 @@ def flat(logits: Tensor, rows: Rows) -> Tensor:
     return 0.4 * logits
 
 
+def flipped_in_drafted_steps(logits: Tensor, rows: Rows) -> Tensor:
+    is_drafted = rows.num_seqs > 1 and rows.num_rows == 4
+    return flat(logits.flip(-1) if is_drafted else logits, rows)
+
+
 def run(target: TargetModel | None = None, **options: Any) -> Distribution:
     options = {"num_draws": DRAWS, **options}
     return check_distribution(make_llm(target or Reworked(flat)), PREFIX, **options)
@@ -60,7 +65,7 @@ def test_fair_draws_pass_plainly_and_drafted() -> None:
         if fit.position < 2:
             assert fit.draws == DRAWS
             assert fit.tested > DRAWS / 2
-            assert fit.freedom > 5 * fit.contexts
+            assert fit.freedom > 2 * fit.contexts
             assert fit.p_value == chi_square_tail(fit.statistic, fit.freedom)
         assert (fit.accepted > DRAWS / 8) == ((fit.drafter, fit.position) == ("recycling", 1))
 
@@ -105,9 +110,7 @@ def test_noise_that_ignores_a_part_of_its_key_is_found(
 
 
 def test_noise_that_is_not_exponential_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        outdraft.sampling, "keyed_noise", lambda *args: 1.0 - (-KEYED_NOISE(*args)).exp()
-    )
+    monkeypatch.setattr(outdraft.sampling, "keyed_noise", lambda *args: KEYED_NOISE(*args).sqrt())
     assert {("none", 0), ("none", 1), ("recycling", 1)} <= failing(run())
 
 
@@ -128,10 +131,7 @@ def test_a_draft_that_is_taken_too_often_is_found_in_drafted_runs_alone(
 
 
 def test_rows_that_are_read_together_differently_are_found() -> None:
-    def rework(logits: Tensor, rows: Rows) -> Tensor:
-        return 0.4 * (logits.flip(-1) if rows.num_rows == 4 else logits)
-
-    found = failing(run(Reworked(rework)))
+    found = failing(run(Reworked(flipped_in_drafted_steps)))
     assert ("recycling", 1) in found
     assert not any(drafter == "none" for drafter, _ in found)
 
@@ -232,10 +232,8 @@ def test_the_command_shows_p_values_and_exits_with_0(command: Any) -> None:
 
 
 def test_the_command_exits_with_1_if_a_test_fails(command: Any) -> None:
-    def rework(logits: Tensor, rows: Rows) -> Tensor:
-        return 0.4 * (logits.flip(-1) if rows.num_rows == 4 else logits)
-
-    code, out, _ = command("--draws", "320", "--json", target=Reworked(rework))
+    target = Reworked(flipped_in_drafted_steps)
+    code, out, _ = command("--draws", "320", "--json", target=target)
     report = json.loads(out)
     assert (code, report["is_clean"]) == (1, False)
     assert report["faults"] == sum(test["is_fault"] for test in report["tests"]) > 0

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from outdraft.draft import make_drafter
+from outdraft.draft.suffix import Suffix
 from outdraft.engine import Engine
 from outdraft.errors import DrafterError, SettingsError
 from outdraft.interfaces import Drafter, KVCache
@@ -379,3 +380,12 @@ def test_the_reading_of_a_prompt_is_told_piece_by_piece(table: TableTarget) -> N
     engine.add(make_sequence(range(1, 11), max_new_tokens=2))
     engine.step()
     assert told == [(4, 10), (8, 10), (10, 10)]
+
+
+def test_what_a_drafters_stores_took_is_in_the_statistics(table: TableTarget) -> None:
+    engine = Engine(table, Suffix(), EngineSettings())
+    sequence = make_sequence((1, 2, 1, 2, 1), max_new_tokens=6)
+    engine.add(sequence)
+    while not engine.is_idle:
+        engine.step()
+    assert sequence.stats.drafters["suffix"].memory_bytes > 0

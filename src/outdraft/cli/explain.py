@@ -19,7 +19,7 @@ def show(console: Console, stats: Stats) -> None:
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("drafter")
-    for column in ("asked", "guessed", "accepted", "of judged", "ms each"):
+    for column in ("asked", "guessed", "accepted", "of judged", "ms each", "memory"):
         table.add_column(column, justify="right")
     table.add_column("")
     for name, record in stats.drafters.items():
@@ -44,7 +44,8 @@ def _facts(stats: Stats) -> list[tuple[str, str]]:
 def _cells(record: DrafterStats) -> list[str]:
     share = f"{record.accepted / record.judged:.0%}" if record.judged else "–"
     each = f"{record.seconds * 1e3 / record.asked:.2f}" if record.asked else "–"
-    return [str(record.asked), str(record.drafted), str(record.accepted), share, each]
+    memory = f"{record.memory_bytes / 2**20:.1f} MB"
+    return [str(record.asked), str(record.drafted), str(record.accepted), share, each, memory]
 
 
 def _reason(record: DrafterStats, steps: int) -> str:

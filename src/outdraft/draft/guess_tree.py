@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
-# A node less likely than this to be accepted is not worth a row on any machine, and one less likely
-# than the second is not worth a pass of the draft model: its children would be accepted too rarely.
-MIN_PATH_PROB = 0.03
+from outdraft.draft.best_first import MIN_PATH_PROB
+
+# A node less likely than this is not worth a pass of the draft model: its children would be
+# accepted too rarely.
 MIN_READ_PROB = 0.1
 # Guesses that one pass reads for each text, and children that each of them gets.
 READ_WIDTH = 2

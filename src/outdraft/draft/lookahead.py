@@ -1,26 +1,27 @@
 """Jacobi iteration beside the verification, which fills a pool of n-grams as it goes.
 
 Guesses from: the likeliest token after every row the target read, kept with the tokens before it in
-a pool of n-grams of the request, next to those of prompt and output. The likeliest continuations
-in the pool are verified; rows that are left are spent on a **trunk**, a chain of guesses for the
-next positions. What the target says after each of its rows is the guess for the position behind
-that row in the next step (one iteration of Jacobi's method for the equations `token = argmax of
-what precedes it`). Such a guess is seldom right where it stands, and often a little later: what
-the trunk is for are the n-grams that it leaves in the pool.
+a pool of n-grams of the request, next to those of prompt and output. The likeliest continuations in
+the pool are verified; rows that are left are spent on a **trunk**, a chain of guesses for the next
+positions. What the target says after each of its rows is the guess for the position behind that
+row in the next step: one iteration of Jacobi's method for the equations `token = argmax after what
+precedes it`. Such a guess is seldom right where it stands and often a little later, so it is for
+the n-grams which they leave in the pool that trunks are read.
 
     position      n+1  n+2  n+3  n+4  n+5
-    pool     ┌──▶  a ─▶ b ─▶ c                   likely enough to be right
+    pool     ┌──▶  a ─▶ b ─▶ c                 likely enough to be right
     root  ───┤     └──▶ d
-    trunk    └─ ─ (a ─▶ b)─▶ x ─▶ y ─▶ z         begins with the path that is probably right
+    trunk    └──▶  v ─▶ w ─▶ x ─▶ y ─▶ z       said after the rows of the trunk before
 
-Score: length of the run of tokens that a guess is known to have followed; 0 for trunk rows, which
-are given the little that their siblings leave. Cost: per step one search for the likeliest token of
-each row, where the logits are, one read of the device for the whole batch, and a few dictionary
-look-ups for each row. Source: Lookahead Decoding (Fu et al. 2024), which verifies whole n-grams
-of one length, starts its trunk at the root, and keeps a few iterations of it as further rows to
-have n-grams in which each token was said after the ones before. With as few rows as here, these
-serve better as a longer trunk: rows of the trunk and of the verification alike give n-grams of that
-kind.
+Score: length of the longest run of tokens that a guess is known to have followed; 0 in the trunk,
+whose first guess gets a little of what its siblings leave. Cost: per step one search for the
+likeliest token of each row, where the logits are, one read of the device for the whole batch, and a
+few dictionary look-ups for each row; and it fills all rows it may, which is what it lives on.
+
+Source: Lookahead Decoding (Fu et al. 2024). There, n-grams of one length are matched by the root
+alone and verified as wholes, and they come from rows that hang on the trunk and hold its last few
+iterations. Where rows are as few as here, these are worth more in the trunk, since every row, a
+guess of the pool included, gives an n-gram whose last token was said after the others.
 """
 
 from __future__ import annotations
@@ -41,15 +42,11 @@ from outdraft.types import Budget, DraftTree
 # Rows that the pool leaves to the trunk, and the longest trunk.
 _MIN_TRUNK = 5
 _MAX_TRUNK = 15
-# The trunk begins with the pool's likeliest path, as far as it is at least as likely as this.
-_SURE_PATH = 0.4
-# Of what its siblings leave, what the trunk's guess gets: the first one that is not the pool's, and
-# those behind it, of which more are right once that one was.
-_FIRST_GUESS = 0.1
+# Of what its siblings leave, what a guess of the trunk gets: the first, and those behind it, of
+# which more are right once the first one was.
+_FIRST_GUESS = 0.07
 _LATER_GUESS = 0.25
 _LEAST_ACCEPTANCE = 1e-3
-# What the target says after a guess that may be wrong counts less than a token of the text.
-_WEIGHT = 0.3
 # Rows that may wait to be read from the device, in case nobody asks for guesses.
 _MAX_PENDING = 1024
 
@@ -64,7 +61,7 @@ class Window:
         self.context: Context = ()
         self._token_ids: list[int] = []
         self._guesses: dict[int, int] = {}  # by position
-        self._trunk: Seq[int] = ()
+        self._trunk: list[int] = []
 
     @property
     def num_tokens(self) -> int:
@@ -72,7 +69,7 @@ class Window:
 
     def extend(self, token_ids: Seq[int]) -> None:
         for token_id in token_ids:
-            self.pool.add(self.context, token_id, 1.0)
+            self.pool.add(self.context, token_id)
             self.context = (*self.context, token_id)[-MAX_CONTEXT:]
         self._token_ids.extend(token_ids)
 
@@ -88,7 +85,7 @@ class Window:
             contexts.append((*contexts[parent + 1], token_id)[-MAX_CONTEXT:])
         # What was said last counts most; likely paths have the first rows.
         for context, token_id in zip(reversed(contexts), reversed(said), strict=True):
-            self.pool.add(context, token_id, _WEIGHT)
+            self.pool.add(context, token_id)
         node, guesses = _ROOT, {}
         for position, token_id in enumerate(self._trunk, start=heard.num_tokens + 1):
             if (node, token_id) not in children:
@@ -99,36 +96,29 @@ class Window:
             self._guesses = guesses
 
     def with_trunk(self, tree: DraftTree, max_nodes: int, max_depth: int) -> DraftTree:
-        """The tree with a trunk in the rows that are left.
-
-        Args:
-            tree: of the pool, nodes by falling path probability.
-        """
+        """The tree of the pool, with a trunk in the rows that are left."""
         token_ids, parents = list(tree.token_ids), list(tree.parents)
         acceptance, scores = list(tree.acceptance), list(tree.scores)
         children = {key: i for i, key in enumerate(zip(parents, token_ids, strict=True))}
-        trunk = _sure_path(tree)
-        node, context = _ROOT, self.context
-        for token_id in trunk:
-            node = children[node, token_id]
-            context = (*context, token_id)[-MAX_CONTEXT:]
-        share = _FIRST_GUESS
-        while len(trunk) < min(max_depth, _MAX_TRUNK):
-            token_id = self._guess_for(self.num_tokens + len(trunk), context)
+        left = [1.0] * (max_nodes + 1)  # of the root's probability, then of each node's
+        for parent, prob in zip(parents, acceptance, strict=True):
+            left[parent + 1] -= prob
+        self._trunk = []
+        node, context, share = _ROOT, self.context, _FIRST_GUESS
+        for position in range(self.num_tokens, self.num_tokens + min(max_depth, _MAX_TRUNK)):
+            token_id = self._guess_for(position, context)
             if (node, token_id) not in children:
                 if len(token_ids) == max_nodes:
                     break
-                taken = sum(a for a, p in zip(acceptance, parents, strict=True) if p == node)
-                acceptance.append(max(share * (1.0 - taken), _LEAST_ACCEPTANCE))
-                share = _LATER_GUESS
                 children[node, token_id] = len(token_ids)
                 token_ids.append(token_id)
                 parents.append(node)
+                acceptance.append(max(share * left[node + 1], _LEAST_ACCEPTANCE))
                 scores.append((0.0,))
-            trunk.append(token_id)
+                share = _LATER_GUESS
+            self._trunk.append(token_id)
             node = children[node, token_id]
             context = (*context, token_id)[-MAX_CONTEXT:]
-        self._trunk = trunk
         return DraftTree(
             tuple(token_ids), tuple(parents), tuple(acceptance), tree.drafter, tuple(scores)
         )
@@ -141,20 +131,6 @@ class Window:
         if guess is None:
             guess = self._token_ids[(position * 7) % len(self._token_ids)]
         return guess
-
-
-def _sure_path(tree: DraftTree) -> list[int]:
-    """Tokens of the likeliest path, as far as it is likely; nodes stand by falling probability."""
-    path: list[int] = []
-    last, path_prob = _ROOT, 1.0
-    for node, parent in enumerate(tree.parents):
-        if parent == last:
-            path_prob *= tree.acceptance[node]
-            if path_prob < _SURE_PATH:
-                break
-            path.append(tree.token_ids[node])
-            last = node
-    return path
 
 
 class _Heard(NamedTuple):

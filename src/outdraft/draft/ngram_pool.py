@@ -1,7 +1,7 @@
 """A pool of n-grams: which tokens followed which runs of tokens, in a text and in guesses about it.
 
-Probability: the weights of all that followed a run, older ones fading, of longer runs first; what
-they leave goes to the next shorter run, the less the longer the run and the heavier what followed
+Probability: how often a token followed a run, older occurrences fading, of longer runs first; what
+they leave goes to the next shorter run, the less the longer the run and the oftener it was seen
 (the mixture of PPM, Cleary and Witten 1984). Cost: a few dictionary look-ups for each n-gram added
 and for each run asked about.
 """
@@ -18,15 +18,15 @@ Context = tuple[int, ...]
 
 MAX_CONTEXT = 3
 MAX_CONTEXTS = 1 << 15
-BYTES_PER_CONTEXT = 420
+BYTES_PER_CONTEXT = 430
 """Of memory, roughly."""
 
 # Different tokens that are kept after one run, the last ones seen.
 _WIDTH = 8
-# What is left of an older token's weight when another one follows the same run.
+# What is left of an older token's count when another one follows the same run.
 _FADE = 0.8
-# Weight of all that was never seen after a run, divided by the run's length.
-_ESCAPE = 1.0
+# Count of all that was never seen after a run, divided by the run's length.
+_ESCAPE = 3.0
 
 
 class NgramPool:
@@ -44,23 +44,19 @@ class NgramPool:
     def __len__(self) -> int:
         return len(self._followers)
 
-    def add(self, context: Context, token_id: int, weight: float) -> None:
-        """Takes in that a token followed a context, and with it each shorter ending of it.
-
-        Args:
-            weight: how much this counts against 1.0 for a token of the text itself.
-        """
+    def add(self, context: Context, token_id: int) -> None:
+        """Takes in that a token followed a context, and with it each shorter ending of it."""
         for start in range(len(context)):
             run = context[start:]
             followers = self._followers.get(run)
             if followers is None:
-                self._followers[run] = {token_id: weight}
+                self._followers[run] = {token_id: 1.0}
                 continue
             self._followers.move_to_end(run)
-            weight_so_far = followers.pop(token_id, 0.0)
+            count = followers.pop(token_id, 0.0)
             for other in followers:
                 followers[other] *= _FADE
-            followers[token_id] = weight_so_far + weight
+            followers[token_id] = count + 1.0
             if len(followers) > _WIDTH:
                 del followers[next(iter(followers))]
         while len(self._followers) > self._max_contexts:
@@ -81,8 +77,8 @@ class NgramPool:
             length = len(context) - start
             escape = _ESCAPE / length
             scale = left / (sum(followers.values()) + escape)
-            for token_id, weight in followers.items():
-                probs[token_id] = probs.get(token_id, 0.0) + scale * weight
+            for token_id, count in followers.items():
+                probs[token_id] = probs.get(token_id, 0.0) + scale * count
                 lengths.setdefault(token_id, length)
             left = scale * escape
             if left < min_prob:
@@ -93,6 +89,9 @@ class NgramPool:
                 yield Guess(token_id, min(prob, 1.0), after, (float(lengths[token_id]),))
 
     def likeliest(self, context: Context) -> int | None:
-        """The token that most likely follows, if anything is known."""
-        best = max(self.guesses(context, 0.0), key=lambda guess: guess.prob, default=None)
-        return None if best is None else best.token_id
+        """What mostly followed the longest run that is known, if there is one."""
+        for start in range(len(context)):
+            followers = self._followers.get(context[start:])
+            if followers is not None:
+                return max(followers, key=followers.__getitem__)
+        return None

@@ -14,6 +14,8 @@ from outdraft.draft.base import IndexDrafter
 from outdraft.types import DraftTree
 
 _MAX_MATCH = 8
+# A tuple of a few tokens with its place in a dictionary.
+_BYTES_PER_RUN = 200
 
 
 class NgramIndex:
@@ -29,6 +31,10 @@ class NgramIndex:
             for size in range(1, min(_MAX_MATCH, end) + 1):
                 self._continued_at[tuple(self.token_ids[end - size :])] = end
             self.token_ids.append(token_id)
+
+    @property
+    def num_runs(self) -> int:
+        return len(self._continued_at)
 
     def longest_match(self) -> tuple[int, int]:
         """Length of the longest known run that ends the text, and where it was continued.
@@ -64,3 +70,8 @@ class PromptLookup(IndexDrafter[NgramIndex]):
             copied.append(copied[-period])
         chain = DraftTree.chain(copied, match_len / (match_len + 1), self.name)
         return replace(chain, scores=((float(match_len),),) * len(copied))
+
+    @property
+    def memory_bytes(self) -> int:
+        num_runs = sum(index.num_runs for index, _ in self._indexes.values())
+        return num_runs * _BYTES_PER_RUN

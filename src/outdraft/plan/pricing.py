@@ -245,11 +245,13 @@ def _context(batch: Seq[Sequence]) -> int:
 
 
 def _expected_gains(merged: Blend, planned: DraftTree) -> dict[str, float]:
-    """Per drafter, the tokens that were expected of its nodes among those planned."""
+    """Per drafter, the tokens that were expected of its nodes among those planned.
+
+    A node that several guessed counts for the first that was asked: the others added nothing.
+    """
     gains: dict[str, float] = {}
     for sources, prob in zip(merged.sources_of(planned), planned.path_probs(), strict=True):
-        for name in sources:
-            gains[name] = gains.get(name, 0.0) + prob
+        gains[sources[0]] = gains.get(sources[0], 0.0) + prob
     return gains
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from outdraft.bench.figures import (
     Difference,
+    DrafterFigures,
     Figures,
     Spread,
     first_difference,
@@ -16,7 +17,7 @@ from outdraft.bench.figures import (
     pairs,
 )
 from outdraft.bench.methods import make_methods
-from outdraft.bench.records import Record, Results
+from outdraft.bench.records import DrafterCounts, Record, Results
 from outdraft.bench.run import BenchSettings, run_bench
 from outdraft.models.table import TableTarget
 from outdraft.settings import GenerationSettings
@@ -101,6 +102,29 @@ def test_a_method_that_failed_everywhere_has_no_figures() -> None:
     assert (figures.answers, figures.failed, figures.tokens) == (0, 1, 0)
     assert figures.tokens_per_step is figures.tokens_per_second is figures.speedup is None
     assert figures.first_token_seconds is figures.target_share is figures.identical is None
+
+
+def test_expected_tokens_are_held_against_those_of_the_steps() -> None:
+    counts = {"a": DrafterCounts(asked=3, drafted=6, judged=4, accepted=2, seconds=0.5)}
+    more = {**counts, "b": DrafterCounts(asked=1, drafted=1, judged=0, accepted=0, seconds=None)}
+    records = [
+        make_record("w1", "a,b", make_turn((1,) * 5, expected_tokens=6.0, drafters=counts)),
+        make_record("w2", "a,b", make_turn((1,) * 3, expected_tokens=3.0, drafters=more)),
+    ]
+    figures = make_figures(records, "a,b")
+    assert figures.expected_tokens == 9.0
+    assert figures.expected_over_measured == 9 / 6  # the prompts' two tokens are left out
+    assert figures.drafters == (
+        DrafterFigures(
+            name="a", asked=6, drafted=12, judged=8, accepted=4, acceptance=0.5, seconds=1.0
+        ),
+        DrafterFigures(
+            name="b", asked=1, drafted=1, judged=0, accepted=0, acceptance=None, seconds=None
+        ),
+    )
+    old = make_figures([*records, make_record("w3", "a,b")], "a,b")
+    assert old.expected_tokens is old.expected_over_measured is None
+    assert old.drafters == ()
 
 
 # --- against a baseline ---------------------------------------------------------------------------
@@ -263,6 +287,7 @@ def test_identities_hold_of_measured_figures(measured: list[Record]) -> None:
         assert figures.differences == ()
         if figures.method == "plain":
             assert figures.tokens_per_step == figures.rows_per_step == 1.0
+            assert figures.expected_over_measured == 1.0
             assert figures.speedup is not None
             assert figures.speedup.ratio_of_sums == pytest.approx(1.0)
             assert figures.acceptance_by_depth == ()

@@ -48,6 +48,12 @@ def test_a_drafting_method_answers_as_generate_does(llm: Outdraft) -> None:
     assert (answer.drafted, answer.accepted) == (stats.drafted, stats.accepted)
     assert list(answer.judged_by_depth or ()) == stats.judged_by_depth
     assert list(answer.accepted_by_depth or ()) == stats.accepted_by_depth
+    assert answer.expected_tokens == stats.expected_tokens > stats.steps
+    assert answer.drafters is not None
+    own, counted = answer.drafters["suffix"], stats.drafters["suffix"]
+    for name in ("asked", "drafted", "judged", "accepted"):
+        assert getattr(own, name) == getattr(counted, name) > 0
+    assert (own.seconds or 0) > 0
     assert answer.first_token_seconds > 0
     assert (answer.draft_seconds or 0) > 0
     assert (answer.target_seconds or 0) > 0
@@ -68,6 +74,7 @@ def test_answers_given_together_are_those_given_alone_without_times_of_their_own
     together = answers(method)
     assert [a.token_ids for a in together] == [a.token_ids for a in alone]
     assert all(a.draft_seconds is None and a.target_seconds is None for a in together)
+    assert all((a.drafters or {})["suffix"].seconds is None for a in together)
 
 
 def test_each_start_has_a_drafter_of_its_own(

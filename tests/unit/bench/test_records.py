@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from outdraft.bench.records import Key, Record, Results, Turn, prompt_key, replace_file
+from outdraft.bench.records import (
+    DrafterCounts,
+    Key,
+    Record,
+    Results,
+    Turn,
+    prompt_key,
+    replace_file,
+)
 from outdraft.errors import SettingsError
 from support.benches import make_record, make_turn
 
@@ -26,6 +34,22 @@ def test_records_come_back_as_they_were_written(tmp_path: Path) -> None:
     ]
     Results(tmp_path).append(records, {})
     assert Results(tmp_path).records == records
+
+
+def test_counts_of_drafters_come_back(tmp_path: Path) -> None:
+    counts = {"suffix": DrafterCounts(asked=4, drafted=9, judged=5, accepted=3, seconds=0.5)}
+    records = [make_record("w1", "suffix", make_turn(expected_tokens=6.5, drafters=counts))]
+    Results(tmp_path).append(records, {})
+    assert Results(tmp_path).records == records
+
+
+def test_files_of_before_expected_tokens_are_read(tmp_path: Path) -> None:
+    line = asdict(make_record("w1", "suffix"))
+    for name in ("expected_tokens", "drafters"):
+        del line["turns"][0][name]
+    (tmp_path / "results.jsonl").write_text(json.dumps(line) + "\n")
+    (record,) = Results(tmp_path).records
+    assert record.turns[0].expected_tokens is record.turns[0].drafters is None
 
 
 def test_a_record_adds_its_turns_up() -> None:

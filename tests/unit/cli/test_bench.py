@@ -151,6 +151,10 @@ def test_options_reach_the_run_and_the_model(
     assert load_options["dtype"] == "float32"
     assert load_options["settings"].max_batch == 9
     assert load_options["settings"].max_draft_nodes == 3
+    assert not load_options["settings"].adaptive
+    loads.clear()
+    ask(run, "--group", "qa")
+    assert loads[0][1]["settings"].adaptive
     assert {figure["identical"] for figure in asked["figures"]["overall"]} == {1}
 
 

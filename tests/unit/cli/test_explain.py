@@ -27,7 +27,7 @@ def test_it_says_what_each_drafter_did_and_why_one_was_left_out() -> None:
         seconds=2.5,
         first_token_seconds=0.5,
     )
-    stats.drafters["suffix"] = DrafterStats(40, 60, 30, 20, 0.02)
+    stats.drafters["suffix"] = DrafterStats(40, 60, 30, 20, 0.02, 3 << 20)
     stats.drafters["recycling"] = DrafterStats(12, 9, 3, 0, 0.012)
     stats.drafters["prediction"] = DrafterStats(5, 0, 0, 0, 0.0)
     stats.drafters["datastore"] = DrafterStats()
@@ -38,7 +38,7 @@ def test_it_says_what_each_drafter_did_and_why_one_was_left_out() -> None:
     assert "planned for           1.25 tokens per step" in text
     assert "estimated speed-up    1.50 over plain decoding" in text
     suffix, recycling, prediction, datastore = text.splitlines()[-4:]
-    assert suffix.split() == ["suffix", "40", "60", "20", "67%", "0.50"]
+    assert suffix.split() == ["suffix", "40", "60", "20", "67%", "0.50", "3.0", "MB"]
     assert "left out of 28 steps: its guesses did not pay for its time" in recycling
     assert "nothing to say that was worth its rows" in prediction
     assert "never asked" in datastore

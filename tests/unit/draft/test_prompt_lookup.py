@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from outdraft.draft.prompt_lookup import _MAX_MATCH, NgramIndex, PromptLookup
+from outdraft.types import Budget
+from support.toys import make_sequence
 
 
 def index_of(token_ids: list[int]) -> NgramIndex:
@@ -90,3 +92,13 @@ def test_the_index_is_left_as_it_was() -> None:
     index = index_of([1, 2, 1, 2])
     PromptLookup().guess(index, 9, 9)
     assert index.token_ids == [1, 2, 1, 2]
+
+
+def test_memory_is_that_of_running_requests() -> None:
+    drafter = PromptLookup()
+    sequence = make_sequence((1, 2, 3, 1, 2), max_new_tokens=4)
+    assert drafter.memory_bytes == 0
+    drafter.propose([sequence], Budget(4, (4,)))
+    assert drafter.memory_bytes > 0
+    drafter.finish(sequence)
+    assert drafter.memory_bytes == 0

@@ -340,6 +340,17 @@ def test_who_pays_is_asked_in_every_step() -> None:
     assert asked_in(Priced(flat()), right(), sequence) == list(range(sequence.stats.steps))
 
 
+def test_who_only_repeats_what_others_guessed_is_asked_less() -> None:
+    first, second = right(), right()
+    first.name, second.name = "first", "second"
+    sequence = endless()
+    run(TARGET, Several([first, second]), [sequence], pricing=Priced(flat()), max_draft_nodes=3)
+    records = sequence.stats.drafters
+    assert records["first"].asked == sequence.stats.steps >= 15
+    assert records["second"].asked <= 6  # in steps 0, 1, 2, 4, 7, 12
+    assert records["second"].accepted > 0  # which are counted all the same
+
+
 class Clock:
     now = 0.0
 

@@ -107,6 +107,23 @@ def test_acceptance_and_times_have_their_numbers(page: Element, whole: Run) -> N
     assert f"{100 * suffix.target_share:.1f} %" in times
 
 
+def test_what_was_expected_and_each_drafter_have_their_numbers(page: Element, whole: Run) -> None:
+    suffix = whole.tables.overall[1]
+    rows = by_id(page, "reliability").find("tr", "m0")
+    assert len(rows) == 3  # all groups, and each
+    steps = suffix.passes - suffix.turns
+    expected, measured = suffix.expected_tokens or 0, suffix.tokens - suffix.turns
+    assert words(rows[0].find("td", "num")[0]) == (
+        f"{expected / measured:.2f}{expected / steps:.2f} / {measured / steps:.2f}"
+    )
+    (own,) = suffix.drafters
+    parts = by_id(page, "drafters").find("tbody")
+    assert [words(part.find("tr", "group")[0]) for part in parts] == ["suffix", "prompt-lookup"]
+    cells = [words(cell) for cell in parts[0].find("td")]
+    counts = (own.asked, own.drafted, own.judged, own.accepted)
+    assert cells[:5] == [*map(str, counts), f"{own.accepted / own.judged:.2f}"]
+
+
 def test_the_answers_have_their_text_steps_and_trees(page: Element, whole: Run) -> None:
     answers = page.find("details", "answer")
     assert len(answers) == 4
