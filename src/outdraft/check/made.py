@@ -11,6 +11,7 @@ from outdraft.check.compare import prompt_token_ids
 from outdraft.draft.datastore import DatastoreDrafter
 from outdraft.draft.datastore_build import build_datastore
 from outdraft.draft.draft_model import DraftModel
+from outdraft.draft.suffix_memory import SuffixMemory, SuffixWithMemory
 from outdraft.errors import DrafterError, UnsupportedModelError
 from outdraft.generate import Outdraft
 from outdraft.interfaces import Drafter
@@ -30,7 +31,8 @@ def usable_drafters(
     """The drafters of these names, and for those that cannot be had here the reason.
 
     `datastore` guesses from the prompts, `model` is the target's first layers, once with the
-    target's tokenizer and once with one that knows bytes alone.
+    target's tokenizer and once with one that knows bytes alone. `suffix` runs with a memory too,
+    which ends with the check.
 
     Args:
         folder: for files; they are needed as long as the drafters are.
@@ -44,6 +46,8 @@ def usable_drafters(
             makers["model:other-tokenizer"] = partial(_first_layers, llm, byte_tokenizer())
         else:
             makers[name] = partial(llm.drafter, name)
+        if name == "suffix":
+            makers["suffix:memory"] = lambda: SuffixWithMemory(SuffixMemory())
     drafters: list[Drafter] = []
     reasons: dict[str, str] = {}
     for name, make in makers.items():

@@ -101,7 +101,7 @@ def test_all_takes_what_needs_files_and_models_too(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["check", "--model", str(folder), *options])
     assert result.exit_code == 0
     checked = {comparison["drafter"] for comparison in json.loads(result.stdout)["comparisons"]}
-    assert {"recycling", "prediction", "datastore:prompts", "lookahead"} < checked
+    assert {"recycling", "prediction", "datastore:prompts", "suffix:memory"} < checked
     assert "model:first-layers" in checked
     # This tokenizer loses spaces, so its text carries no guesses across to another one.
     assert "model:other-tokenizer is left out" in result.stderr
@@ -119,7 +119,7 @@ def test_all_leaves_out_what_needs_more_than_its_name_and_says_so(
     code, out, err = command("--prompts", prompt_file, "-n", "4", "--drafter", "all", "--json")
     checked = {comparison["drafter"] for comparison in json.loads(out)["comparisons"]}
     assert code == 0
-    assert checked == {"prompt-lookup", "suffix"}
+    assert checked == {"prompt-lookup", "suffix", "suffix:memory"}
     assert "needy is left out: drafter 'needy' needs a file" in err
     code, out, err = command("--prompts", prompt_file, "--drafter", "suffix,needy")
     assert (code, out) == (1, "")
