@@ -11,7 +11,7 @@ from outdraft.types import Rows
 
 _ROWS = (1, 2, 4, 8, 16)
 _CONTEXTS = (64, 1024)
-_ROUNDS = 3
+_ROUNDS = 2
 _MAX_SECONDS = 4.0
 
 
