@@ -23,7 +23,7 @@ run: $(READY) ## one prompt answered twice, plainly and drafted: same text, less
 	$(BIN)/outdraft demo $(ARGS)
 
 test: $(READY) ## all tests, with coverage
-	$(BIN)/python -m pytest --cov --cov-report=term $(ARGS)
+	$(BIN)/python -m pytest -n auto --cov --cov-report=term $(ARGS)
 
 check: lint types imports test ## lint + types + imports + test: what has to pass
 

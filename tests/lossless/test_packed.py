@@ -13,6 +13,7 @@ from contract.drafters import ALL
 from outdraft.models.pack import pack
 from outdraft.models.target import CausalLM
 from outdraft.types import Rows
+from support.compilers import needs_compiler
 from support.runs import run
 from support.tiny_models import CONTEXT, tiny_model
 from support.toys import make_sequence
@@ -21,6 +22,8 @@ MODELS = ("llama", "mistral-window", "qwen2-mixed", "qwen3")
 DTYPES = (torch.float32, torch.bfloat16)
 PROMPTS = [(3, 1, 4, 1, 5, 9, 2), (27,), (10, 11, 12, 10, 11, 12, 10, 11, 12, 10, 11, 12, 13)]
 LENGTH = 26
+
+pytestmark = needs_compiler
 WAYS: list[dict[str, Any]] = [
     {"temperature": 0.0},
     {"temperature": 0.9, "top_k": 20, "top_p": 0.95},

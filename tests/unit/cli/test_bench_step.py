@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from outdraft.cli import app
+from support.compilers import needs_compiler
 from support.tiny_files import save_folder
 
 
@@ -21,6 +22,7 @@ def run(*args: str) -> Result:
     return CliRunner().invoke(app, list(args), env={"COLUMNS": "140"})
 
 
+@needs_compiler
 def test_a_row_for_each_cell(folder: Path) -> None:
     result = run("bench", "step", "--model", str(folder), "--rows", "1,2", "--context", "6")
     assert result.exit_code == 0

@@ -17,10 +17,13 @@ from outdraft.models.packed import FusedLayer, PackedEmbedding, PackedLinear
 from outdraft.models.sizes import num_parameters, weight_bytes
 from outdraft.models.target import CausalLM
 from outdraft.types import Rows
+from support.compilers import needs_compiler
 from support.tiny_models import MODELS, tiny_model
 
 LLAMAS = ("llama", "mistral-window", "qwen2", "qwen2-mixed", "qwen3")
 DTYPES = [torch.float32, torch.bfloat16]
+
+pytestmark = needs_compiler
 SIZES: dict[str, Any] = {
     "vocab_size": 56,
     "hidden_size": 32,

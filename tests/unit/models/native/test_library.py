@@ -11,10 +11,13 @@ from torch.nn import functional as F
 
 from outdraft.models.native import Kernels, load_kernels
 from outdraft.models.native.library import LayerWeights, PackedWeight
+from support.compilers import needs_compiler
 
 DTYPES = [torch.float32, torch.bfloat16]
 SHAPES = [(1, 8), (5, 24), (16, 16), (33, 40), (200, 72)]
 ROWS = [1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 25]
+
+pytestmark = needs_compiler
 
 
 @pytest.fixture(scope="module")
