@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -146,7 +147,7 @@ def bench(
     settings = BenchSettings(generation, batch, repeat)
     engine = _engine_settings(batch, max_draft_nodes)
     chosen, source = _questions(questions, suite, group or [], limit)
-    folder = output or Path("outdraft-bench") / time.strftime("%Y%m%d-%H%M%S")
+    folder = output or _new_folder()
     has_results = (folder / "results.jsonl").exists()
     with common.open_trace(trace, goes_on=has_results) as lines:
         common.note(f"loading {model}")
@@ -248,6 +249,14 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
 
     with bar:
         yield show
+
+
+def _new_folder() -> Path:
+    """A folder named by the time, which no run has taken yet."""
+    name = time.strftime("%Y%m%d-%H%M%S")
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    folders = (Path("outdraft-bench") / each for each in names)
+    return next(folder for folder in folders if not folder.exists())
 
 
 def _write_out(run: Mapping[str, Any], tables: Tables, folder: Path, *, as_json: bool) -> None:

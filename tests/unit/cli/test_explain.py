@@ -11,7 +11,7 @@ from outdraft.stats import DrafterStats, Stats
 
 
 def shown(stats: Stats) -> str:
-    console = Console(file=io.StringIO(), width=120)
+    console = Console(file=io.StringIO(), width=160)
     show(console, stats)
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
