@@ -9,7 +9,15 @@ from hypothesis import given, strategies as st
 from torch import Tensor
 
 from outdraft.commit import append_tokens
-from outdraft.draft.lookahead import _MAX_PENDING, _MAX_TRUNK, _MIN_TRUNK, Lookahead
+from outdraft.draft.lookahead import (
+    _FIRST_GUESS,
+    _LATER_GUESS,
+    _MAX_PENDING,
+    _MAX_TRUNK,
+    _MIN_TRUNK,
+    Lookahead,
+    Window,
+)
 from outdraft.draft.ngram_pool import BYTES_PER_CONTEXT
 from outdraft.interfaces import Drafter
 from outdraft.models.table import TableTarget
@@ -135,6 +143,15 @@ def test_guesses_of_the_trunk_have_no_run_behind_them() -> None:
     assert max(tree.path_probs()) < 0.1
 
 
+def test_the_trunk_gets_a_little_of_what_the_pool_leaves() -> None:
+    window = Window()
+    window.extend([1])
+    pool = DraftTree((5,), (-1,), (0.9,), "lookahead", ((1.0,),))
+    tree = window.with_trunk(pool, max_nodes=3, max_depth=9)
+    assert (tree.token_ids, tree.parents) == ((5, 1, 1), (-1, -1, 1))
+    assert tree.acceptance == pytest.approx((0.9, 0.1 * _FIRST_GUESS, _LATER_GUESS))
+
+
 def test_a_guess_that_the_pool_has_too_takes_no_row_of_its_own() -> None:
     tree = guess(Lookahead(), text([5, 6, 7, 8, 5, 6, 7, 8, 5]), max_nodes=12)
     assert (6, 7, 8, 5, 6) in paths_of(tree)
@@ -189,6 +206,15 @@ def test_ngrams_are_told_apart_by_the_guesses_before_them() -> None:
     assert guess(drafter, sequence).token_ids[0] == 80
     drafter.observe(sequence, append_tokens(sequence, [10, 30], ["plain"] * 2))
     assert guess(drafter, sequence).token_ids[0] == 70
+
+
+def test_of_equal_ngrams_in_one_step_that_of_the_likeliest_path_counts_most() -> None:
+    drafter, sequence = Lookahead(), text([1])
+    tree = DraftTree((5, 6, 5), (-1, -1, 1), (0.9, 0.1, 0.1))
+    drafter.observe_logits(sequence, tree, says([0, 50, 0, 60]))
+    drafter.observe(sequence, append_tokens(sequence, [0, 9, 9, 5], ["plain"] * 4))
+    first, second = guess(drafter, sequence).token_ids[:2]
+    assert (first, second) == (50, 60)
 
 
 def test_requests_share_nothing() -> None:
