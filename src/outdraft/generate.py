@@ -78,10 +78,10 @@ class Stream:
         return self
 
     def __next__(self) -> Piece:
-        if self._sequence.finish_reason is not None:
-            raise StopIteration
-        (commit,) = self._step()
-        return Piece(commit.text, commit.token_ids, commit.origins)
+        while self._sequence.finish_reason is None:
+            for commit in self._step():  # none while a long prompt is being read
+                return Piece(commit.text, commit.token_ids, commit.origins)
+        raise StopIteration
 
     def _step(self) -> list[Commit]:
         try:
