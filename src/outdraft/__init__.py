@@ -21,14 +21,17 @@ if TYPE_CHECKING:
         FetchError,
         ModelError,
         OutdraftError,
+        QueueFullError,
         SelfTestError,
         SettingsError,
         UnknownModelError,
         UnsupportedModelError,
     )
-    from outdraft.generate import Outdraft, Piece, Result, Stream, load
+    from outdraft.generate import Outdraft, load
     from outdraft.integrations.transformers import custom_generate
     from outdraft.interfaces import Drafter
+    from outdraft.results import Piece, Result, Stream
+    from outdraft.session import Request, Session
     from outdraft.settings import EngineSettings, GenerationSettings
     from outdraft.stats import Stats
     from outdraft.types import Budget, Commit, DraftTree
@@ -43,6 +46,7 @@ _HOME_OF = {
             "FetchError",
             "ModelError",
             "OutdraftError",
+            "QueueFullError",
             "SelfTestError",
             "SettingsError",
             "UnknownModelError",
@@ -50,9 +54,11 @@ _HOME_OF = {
         ],
         "outdraft.errors",
     ),
-    **dict.fromkeys(["Outdraft", "Piece", "Result", "Stream", "load"], "outdraft.generate"),
+    **dict.fromkeys(["Outdraft", "load"], "outdraft.generate"),
     "custom_generate": "outdraft.integrations.transformers",
     "Drafter": "outdraft.interfaces",
+    **dict.fromkeys(["Piece", "Result", "Stream"], "outdraft.results"),
+    **dict.fromkeys(["Request", "Session"], "outdraft.session"),
     **dict.fromkeys(["EngineSettings", "GenerationSettings"], "outdraft.settings"),
     "Stats": "outdraft.stats",
     **dict.fromkeys(["Budget", "Commit", "DraftTree"], "outdraft.types"),
@@ -72,8 +78,11 @@ __all__ = [
     "Outdraft",
     "OutdraftError",
     "Piece",
+    "QueueFullError",
+    "Request",
     "Result",
     "SelfTestError",
+    "Session",
     "SettingsError",
     "Stats",
     "Stream",

@@ -93,16 +93,20 @@ class Engine:
         nobody = not self._waiting and self._reading is None and not self._running
         return nobody and not self._unreturned
 
-    @property
-    def num_waiting(self) -> int:
-        """Requests whose prompt nobody has begun to read."""
-        return len(self._waiting)
-
     def add(self, sequence: Sequence) -> None:
         """Queues a request.
 
         Raises:
             SettingsError: its prompt is empty or leaves no room for a single new token.
+        """
+        self.check(sequence)
+        self._waiting.append(sequence)
+
+    def check(self, sequence: Sequence) -> None:
+        """Refuses a request that cannot be run.
+
+        Raises:
+            SettingsError: as for `add`.
         """
         if sequence.prompt_len == 0:
             raise SettingsError("the prompt has no tokens; give at least one")
@@ -112,7 +116,6 @@ class Engine:
                 f"{self._target.max_context}; shorten the prompt by at least "
                 f"{sequence.prompt_len - self._target.max_context + 1}"
             )
-        self._waiting.append(sequence)
 
     @torch.inference_mode()
     def cancel(self, sequence: Sequence) -> None:
@@ -127,6 +130,12 @@ class Engine:
                 self._reading = None
             elif sequence in self._running:
                 self._release(self._running.index(sequence))
+
+    def forget(self) -> None:
+        """Forgets the texts that ended requests left."""
+        with self._turn:
+            if self._kept is not None:
+                self._kept.clear()
 
     @torch.inference_mode()
     def step(self) -> list[Commit]:
