@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from outdraft.chat import Chat
     from outdraft.draft import drafter_names, make_drafter
     from outdraft.errors import (
         CacheError,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 # Names are looked up on first use, so that `import outdraft` does not wait for torch.
 _HOME_OF = {
+    "Chat": "outdraft.chat",
     **dict.fromkeys(["drafter_names", "make_drafter"], "outdraft.draft"),
     **dict.fromkeys(
         [
@@ -67,6 +69,7 @@ _HOME_OF = {
 __all__ = [
     "Budget",
     "CacheError",
+    "Chat",
     "Commit",
     "DraftTree",
     "Drafter",

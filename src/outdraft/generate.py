@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence as Seq
 from functools import cached_property
 from typing import Any, overload
 
+from outdraft.chat import Chat
 from outdraft.draft import DrafterContext, make_drafter
 from outdraft.engine import Engine, OnPrompt
 from outdraft.errors import SettingsError
@@ -133,6 +134,23 @@ class Outdraft:
             kept=KeptTexts(self.target, self.settings.max_kept_tokens),
         )
         return Session(engine, self.settings, used.name, self._new_sequence)
+
+    def chat(
+        self, *, system: str | None = None, drafter: str | Drafter | None = None, **settings: Any
+    ) -> Chat:
+        """A conversation, each turn of which reads only what is new; see `Chat`.
+
+        Args:
+            system: what the model is told before the first turn.
+            settings: of every turn, see `GenerationSettings`.
+
+        Raises:
+            SettingsError: a setting is unknown or out of range, or the model has no chat template.
+        """
+        GenerationSettings(**settings)  # refused here and not at the first turn
+        if self.tokenizer.chat_template is None:
+            raise SettingsError(f"{self.name} has no chat template; use generate with text instead")
+        return Chat(self.session(drafter=drafter), system=system, settings=settings)
 
     def with_engine(self, **settings: Any) -> Outdraft:
         """The same model behind an engine with other settings; see `EngineSettings`."""
