@@ -9,6 +9,7 @@ from typing import Any, Self
 from outdraft.errors import SettingsError
 from outdraft.results import Piece, Result
 from outdraft.session import Request, Session
+from outdraft.stats import Stats
 
 
 class Chat:
@@ -173,6 +174,11 @@ class Turn:
         """Ends the answer where it stands."""
         self._session.cancel(self._request)
         self._take_in()
+
+    @property
+    def stats(self) -> Stats:
+        """What was drafted and accepted so far."""
+        return self._request.stats
 
     @property
     def result(self) -> Result:

@@ -11,6 +11,7 @@ from outdraft.errors import QueueFullError, SettingsError
 from outdraft.results import Piece, Result, result_of
 from outdraft.sequence import Sequence
 from outdraft.settings import EngineSettings
+from outdraft.stats import Stats
 from outdraft.text.prompts import Prompt
 from outdraft.types import FinishReason
 
@@ -33,6 +34,11 @@ class Request:
     def text(self) -> str:
         """What has been written so far."""
         return self._sequence.text
+
+    @property
+    def stats(self) -> Stats:
+        """What was drafted and accepted so far."""
+        return self._sequence.stats
 
     @property
     def finish_reason(self) -> FinishReason | None:
