@@ -7,8 +7,10 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence as Seq
 from functools import cached_property
-from typing import Any, overload
+from types import TracebackType
+from typing import Any, Self, overload
 
+from outdraft.aio import AsyncRequests, Pieces
 from outdraft.chat import Chat
 from outdraft.draft import DrafterContext, make_drafter
 from outdraft.engine import Engine, OnPrompt
@@ -55,6 +57,7 @@ class Outdraft:
         self._eos_ids = frozenset(eos_ids)
         self._drafters: dict[str, Drafter] = {}
         self._request_ids = itertools.count()
+        self._asynchronous: AsyncRequests | None = None
         self._turn = threading.RLock()  # one thread at a time has the target and the drafters
         self.drafter(drafter)  # an unknown name is refused here and not at the first request
 
@@ -151,6 +154,54 @@ class Outdraft:
         if self.tokenizer.chat_template is None:
             raise SettingsError(f"{self.name} has no chat template; use generate with text instead")
         return Chat(self.session(drafter=drafter), system=system, settings=settings)
+
+    async def agenerate(self, prompt: Prompt, **settings: Any) -> Result:
+        """Answers one prompt from a coroutine; all that wait share passes of the target.
+
+        Steps run in a worker thread. Cancelling the wait cancels the request, and the others do
+        not notice. The drafter is the default one.
+
+        Args:
+            settings: see `GenerationSettings`.
+
+        Raises:
+            SettingsError: as for `generate`.
+            QueueFullError: as many requests wait already as may, see `EngineSettings`.
+        """
+        return await self._async_requests().generate(prompt, settings)
+
+    def astream(self, prompt: Prompt, **settings: Any) -> Pieces:
+        """Answers one prompt piece by piece; otherwise as `agenerate`."""
+        return self._async_requests().stream(prompt, settings)
+
+    async def aclose(self) -> None:
+        """Cancels what `agenerate` and `astream` have running and ends their thread.
+
+        They may be called again afterwards.
+        """
+        requests, self._asynchronous = self._asynchronous, None
+        if requests is not None and requests.is_of_this_loop():
+            await requests.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def _async_requests(self) -> AsyncRequests:
+        requests = self._asynchronous
+        if requests is not None and not requests.is_of_this_loop():
+            requests.shut_down()
+            requests = None
+        if requests is None:
+            requests = self._asynchronous = AsyncRequests(self.session())
+        return requests
 
     def with_engine(self, **settings: Any) -> Outdraft:
         """The same model behind an engine with other settings; see `EngineSettings`."""
