@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable, Iterator, Sequence as Seq
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Mapping, Sequence as Seq
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, overload
 
+from outdraft.aio import AsyncRequests, Pieces
+from outdraft.chat import Chat
 from outdraft.draft import DrafterContext, make_drafter
 from outdraft.engine import Engine, OnPrompt
 from outdraft.errors import SettingsError
@@ -20,104 +22,13 @@ from outdraft.models.target import CausalLM
 from outdraft.models.threads import set_threads
 from outdraft.plan import Priced, Pricing
 from outdraft.plan.cost_file import known_costs
+from outdraft.prefixes import KeptTexts
+from outdraft.results import Result, Stream, result_of
 from outdraft.sequence import Sequence
+from outdraft.session import Session
 from outdraft.settings import AUTO_DRAFTER, DEFAULT_MODEL, EngineSettings, GenerationSettings
-from outdraft.stats import Stats
 from outdraft.text.prompts import Prompt, Tokenizer, is_one_prompt, to_prompt_ids
 from outdraft.trace import OnStep
-from outdraft.types import Commit, FinishReason, Origin
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One answer.
-
-    Args:
-        text: without end-of-text tokens, up to but not including a stop string.
-        token_ids: all new tokens, the one that ended the text included.
-        seed: repeats a sampled text, whatever the drafter.
-        drafter: name of the method that guessed.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    prompt_tokens: int
-    finish_reason: FinishReason
-    seed: int
-    drafter: str
-    stats: Stats
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What one step added to a streamed answer; the texts of all pieces join to the result's.
-
-    Args:
-        text: may be empty while a character or a possible stop string is unfinished.
-        token_ids: the tokens committed by the step.
-        origins: per token, where it came from.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    origins: tuple[Origin, ...]
-
-
-class Stream:
-    """The pieces of one answer as they come.
-
-    Leaving it early, by `cancel()`, a `with` block or deletion, frees all the request held.
-    """
-
-    def __init__(self, engine: Engine, sequence: Sequence, drafter: str) -> None:
-        self._engine = engine
-        self._sequence = sequence
-        self._drafter = drafter
-
-    def __iter__(self) -> Iterator[Piece]:
-        return self
-
-    def __next__(self) -> Piece:
-        if self._sequence.finish_reason is not None:
-            raise StopIteration
-        (commit,) = self._step()
-        return Piece(commit.text, commit.token_ids, commit.origins)
-
-    def _step(self) -> list[Commit]:
-        try:
-            return self._engine.step()
-        except BaseException:
-            self.cancel()
-            raise
-
-    def cancel(self) -> None:
-        """Ends the answer where it stands; `result` then says `cancelled`."""
-        self._engine.cancel(self._sequence)
-
-    @property
-    def result(self) -> Result:
-        """The whole answer.
-
-        Raises:
-            SettingsError: it has not ended yet.
-        """
-        if self._sequence.finish_reason is None:
-            raise SettingsError("the stream has not ended; read it to the end or cancel() it first")
-        return _result(self._sequence, self._drafter)
-
-    def __del__(self) -> None:
-        self.cancel()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.cancel()
 
 
 class Outdraft:
@@ -146,6 +57,8 @@ class Outdraft:
         self._eos_ids = frozenset(eos_ids)
         self._drafters: dict[str, Drafter] = {}
         self._request_ids = itertools.count()
+        self._asynchronous: AsyncRequests | None = None
+        self._turn = threading.RLock()  # one thread at a time has the target and the drafters
         self.drafter(drafter)  # an unknown name is refused here and not at the first request
 
     @overload
@@ -208,21 +121,91 @@ class Outdraft:
         """
         used = self.drafter(drafter)
         wanted = GenerationSettings(**settings)
-        engine = Engine(
-            self.target,
-            used,
-            self.settings,
-            pricing=self._pricing,
-            on_step=on_step,
-            on_prompt=on_prompt,
-        )
+        engine = self._engine(used, on_step=on_step, on_prompt=on_prompt)
         sequence = self._sequence(prompt, wanted)
         engine.add(sequence)
         return Stream(engine, sequence, used.name)
 
+    def session(
+        self, *, drafter: str | Drafter | None = None, on_step: OnStep | None = None
+    ) -> Session:
+        """Many requests at once, added and removed while others run; see `Session`."""
+        used = self.drafter(drafter)
+        engine = self._engine(
+            used,
+            on_step=on_step,
+            kept=KeptTexts(self.target, self.settings.max_kept_tokens),
+        )
+        return Session(engine, self.settings, used.name, self._new_sequence)
+
+    def chat(
+        self, *, system: str | None = None, drafter: str | Drafter | None = None, **settings: Any
+    ) -> Chat:
+        """A conversation, each turn of which reads only what is new; see `Chat`.
+
+        Args:
+            system: what the model is told before the first turn.
+            settings: of every turn, see `GenerationSettings`.
+
+        Raises:
+            SettingsError: a setting is unknown or out of range, or the model has no chat template.
+        """
+        GenerationSettings(**settings)  # refused here and not at the first turn
+        if self.tokenizer.chat_template is None:
+            raise SettingsError(f"{self.name} has no chat template; use generate with text instead")
+        return Chat(self.session(drafter=drafter), system=system, settings=settings)
+
+    async def agenerate(self, prompt: Prompt, **settings: Any) -> Result:
+        """Answers one prompt from a coroutine; all that wait share passes of the target.
+
+        Steps run in a worker thread. Cancelling the wait cancels the request, and the others do
+        not notice. The drafter is the default one.
+
+        Args:
+            settings: see `GenerationSettings`.
+
+        Raises:
+            SettingsError: as for `generate`.
+            QueueFullError: as many requests wait already as may, see `EngineSettings`.
+        """
+        return await self._async_requests().generate(prompt, settings)
+
+    def astream(self, prompt: Prompt, **settings: Any) -> Pieces:
+        """Answers one prompt piece by piece; otherwise as `agenerate`."""
+        return self._async_requests().stream(prompt, settings)
+
+    async def aclose(self) -> None:
+        """Cancels what `agenerate` and `astream` have running and ends their thread.
+
+        They may be called again afterwards.
+        """
+        requests, self._asynchronous = self._asynchronous, None
+        if requests is not None and requests.is_of_this_loop():
+            await requests.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def _async_requests(self) -> AsyncRequests:
+        requests = self._asynchronous
+        if requests is not None and not requests.is_of_this_loop():
+            requests.shut_down()
+            requests = None
+        if requests is None:
+            requests = self._asynchronous = AsyncRequests(self.session())
+        return requests
+
     def with_engine(self, **settings: Any) -> Outdraft:
         """The same model behind an engine with other settings; see `EngineSettings`."""
-        return Outdraft(
+        other = Outdraft(
             self.target,
             self.tokenizer,
             name=self.name,
@@ -230,6 +213,8 @@ class Outdraft:
             drafter=self.default_drafter,
             settings=self.settings.replace(**settings),
         )
+        other._turn = self._turn
+        return other
 
     def drafter(self, choice: str | Drafter | None = None) -> Drafter:
         """The drafter of that name, made once; `None` is the default one."""
@@ -253,6 +238,25 @@ class Outdraft:
             return None
         return Priced(known_costs(self.target, self.name))
 
+    def _engine(
+        self,
+        drafter: Drafter,
+        *,
+        on_step: OnStep | None,
+        on_prompt: OnPrompt | None = None,
+        kept: KeptTexts | None = None,
+    ) -> Engine:
+        return Engine(
+            self.target,
+            drafter,
+            self.settings,
+            pricing=self._pricing,
+            on_step=on_step,
+            on_prompt=on_prompt,
+            kept=kept,
+            turn=self._turn,
+        )
+
     def _run(
         self,
         prompts: list[Prompt],
@@ -262,7 +266,7 @@ class Outdraft:
     ) -> list[Result]:
         used = self.drafter(drafter)
         wanted = GenerationSettings(**settings)
-        engine = Engine(self.target, used, self.settings, pricing=self._pricing, on_step=on_step)
+        engine = self._engine(used, on_step=on_step)
         sequences = [self._sequence(prompt, wanted) for prompt in prompts]
         for sequence in sequences:
             engine.add(sequence)
@@ -272,7 +276,10 @@ class Outdraft:
         finally:
             for sequence in sequences:
                 engine.cancel(sequence)
-        return [_result(sequence, used.name) for sequence in sequences]
+        return [result_of(sequence, used.name) for sequence in sequences]
+
+    def _new_sequence(self, prompt: Prompt, settings: Mapping[str, Any]) -> Sequence:
+        return self._sequence(prompt, GenerationSettings(**settings))
 
     def _sequence(self, prompt: Prompt, settings: GenerationSettings) -> Sequence:
         prompt_ids = to_prompt_ids(self.tokenizer, prompt)
@@ -366,16 +373,3 @@ def token_shower(tokenizer: Tokenizer) -> Callable[[int], str]:
         return str(text)
 
     return show
-
-
-def _result(sequence: Sequence, drafter: str) -> Result:
-    assert sequence.finish_reason is not None  # callers wait for the end
-    return Result(
-        text=sequence.text,
-        token_ids=tuple(sequence.new_ids),
-        prompt_tokens=sequence.prompt_len,
-        finish_reason=sequence.finish_reason,
-        seed=sequence.seed,
-        drafter=drafter,
-        stats=sequence.stats,
-    )

@@ -51,6 +51,7 @@ class Stats:
         drafters: the same counters for each drafter by itself.
         draft_seconds, target_seconds: wall time of the request's steps spent guessing, and in
             the target passes (prompt included). Sequences in a batch share both.
+        reused_prompt_tokens: of the prompt, that were known from another text and not read.
 
     Identities: `tokens == accepted + own_tokens`, `accepted <= drafted`,
     `accepted == sum(accepted_by_depth)` unless the last step was cut by a stop rule, and without
@@ -72,6 +73,7 @@ class Stats:
     drafters: dict[str, DrafterStats] = field(default_factory=dict)
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
+    reused_prompt_tokens: int = 0
 
     @property
     def tokens_per_step(self) -> float:

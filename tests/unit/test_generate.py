@@ -167,6 +167,15 @@ def test_pieces_join_to_the_result(table: TableTarget, drafter: str, stop: tuple
     assert origins.count("drafted") == result.stats.accepted
 
 
+def test_a_prompt_of_many_chunks_is_one_piece(table: TableTarget) -> None:
+    llm = make_llm(table, settings=EngineSettings(prompt_chunk=2))
+    stream = llm.stream("bcdefghij", max_new_tokens=8)
+    pieces = list(stream)
+    whole = make_llm(table).generate("bcdefghij", max_new_tokens=8)
+    assert all(piece.token_ids for piece in pieces)
+    assert stream.result.token_ids == whole.token_ids
+
+
 def test_origins_tell_guesses_from_the_targets_own_tokens(llm: Outdraft) -> None:
     options = {"max_new_tokens": 60, "temperature": 0.7, "seed": 1}
     pieces = list(llm.stream("bcdbcdbcd", drafter="prompt-lookup", **options))

@@ -1,0 +1,120 @@
+"""What a user gets: the pieces of an answer as they come, and the whole of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from outdraft.engine import Engine
+from outdraft.errors import SettingsError
+from outdraft.sequence import Sequence
+from outdraft.stats import Stats
+from outdraft.types import Commit, FinishReason, Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One answer.
+
+    Args:
+        text: without end-of-text tokens, up to but not including a stop string.
+        token_ids: all new tokens, the one that ended the text included.
+        seed: repeats a sampled text, whatever the drafter.
+        drafter: name of the method that guessed.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_tokens: int
+    finish_reason: FinishReason
+    seed: int
+    drafter: str
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one step added to a streamed answer; the texts of all pieces join to the result's.
+
+    Args:
+        text: may be empty while a character or a possible stop string is unfinished.
+        token_ids: the tokens committed by the step.
+        origins: per token, where it came from.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    origins: tuple[Origin, ...]
+
+
+class Stream:
+    """The pieces of one answer as they come.
+
+    Leaving it early, by `cancel()`, a `with` block or deletion, frees all the request held.
+    """
+
+    def __init__(self, engine: Engine, sequence: Sequence, drafter: str) -> None:
+        self._engine = engine
+        self._sequence = sequence
+        self._drafter = drafter
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self
+
+    def __next__(self) -> Piece:
+        while self._sequence.finish_reason is None:
+            for commit in self._step():  # none while a long prompt is being read
+                return Piece(commit.text, commit.token_ids, commit.origins)
+        raise StopIteration
+
+    def _step(self) -> list[Commit]:
+        try:
+            return self._engine.step()
+        except BaseException:
+            self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """Ends the answer where it stands; `result` then says `cancelled`."""
+        self._engine.cancel(self._sequence)
+
+    @property
+    def result(self) -> Result:
+        """The whole answer.
+
+        Raises:
+            SettingsError: it has not ended yet.
+        """
+        if self._sequence.finish_reason is None:
+            raise SettingsError("the stream has not ended; read it to the end or cancel() it first")
+        return result_of(self._sequence, self._drafter)
+
+    def __del__(self) -> None:
+        self.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.cancel()
+
+
+def result_of(sequence: Sequence, drafter: str) -> Result:
+    """The answer of a request that has ended."""
+    assert sequence.finish_reason is not None  # callers wait for the end
+    return Result(
+        text=sequence.text,
+        token_ids=tuple(sequence.new_ids),
+        prompt_tokens=sequence.prompt_len,
+        finish_reason=sequence.finish_reason,
+        seed=sequence.seed,
+        drafter=drafter,
+        stats=sequence.stats,
+    )
