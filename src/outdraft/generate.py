@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 from outdraft.draft import DrafterContext, make_drafter
+from outdraft.draft.plain import NoDrafter
 from outdraft.engine import Engine, OnPrompt
 from outdraft.errors import SettingsError
 from outdraft.interfaces import Drafter, TargetModel
@@ -19,7 +20,8 @@ from outdraft.models.selftest import self_test
 from outdraft.models.target import CausalLM
 from outdraft.models.threads import set_threads
 from outdraft.plan import Priced, Pricing
-from outdraft.plan.cost_file import known_costs
+from outdraft.plan.cost_file import key_of, known_costs
+from outdraft.plan.profile import load_profile
 from outdraft.sequence import Sequence
 from outdraft.settings import AUTO_DRAFTER, DEFAULT_MODEL, EngineSettings, GenerationSettings
 from outdraft.stats import Stats
@@ -126,6 +128,7 @@ class Outdraft:
     Args:
         eos_ids: tokens that end a text.
         drafter: used where a call names none.
+        pricing: in place of what this model's passes cost here, by a profile or measured.
     """
 
     def __init__(
@@ -137,12 +140,14 @@ class Outdraft:
         eos_ids: Seq[int] = (),
         drafter: str | Drafter = "auto",
         settings: EngineSettings | None = None,
+        pricing: Pricing | None = None,
     ) -> None:
         self.target = target
         self.tokenizer = tokenizer
         self.name = name
         self.settings = settings or EngineSettings()
         self.default_drafter = drafter
+        self._own_pricing = pricing
         self._eos_ids = frozenset(eos_ids)
         self._drafters: dict[str, Drafter] = {}
         self._request_ids = itertools.count()
@@ -212,7 +217,7 @@ class Outdraft:
             self.target,
             used,
             self.settings,
-            pricing=self._pricing,
+            pricing=self._pricing_of(used),
             on_step=on_step,
             on_prompt=on_prompt,
         )
@@ -220,7 +225,7 @@ class Outdraft:
         engine.add(sequence)
         return Stream(engine, sequence, used.name)
 
-    def with_engine(self, **settings: Any) -> Outdraft:
+    def with_engine(self, *, pricing: Pricing | None = None, **settings: Any) -> Outdraft:
         """The same model behind an engine with other settings; see `EngineSettings`."""
         return Outdraft(
             self.target,
@@ -229,6 +234,7 @@ class Outdraft:
             eos_ids=sorted(self._eos_ids),
             drafter=self.default_drafter,
             settings=self.settings.replace(**settings),
+            pricing=pricing,
         )
 
     def drafter(self, choice: str | Drafter | None = None) -> Drafter:
@@ -249,9 +255,18 @@ class Outdraft:
     @cached_property
     def _pricing(self) -> Pricing | None:
         """What passes cost here, measured on first use; `None` where guesses are not priced."""
+        if self._own_pricing is not None:
+            return self._own_pricing
         if not self.settings.adaptive or not isinstance(self.target, CausalLM):
             return None
+        profile = load_profile(key_of(self.target, self.name))
+        if profile is not None:
+            return Priced(profile.costs, profile.calibrator)
         return Priced(known_costs(self.target, self.name))
+
+    def _pricing_of(self, drafter: Drafter) -> Pricing | None:
+        """Plain decoding needs no prices, and nothing to be measured for them."""
+        return None if isinstance(drafter, NoDrafter) else self._pricing
 
     def _run(
         self,
@@ -262,7 +277,8 @@ class Outdraft:
     ) -> list[Result]:
         used = self.drafter(drafter)
         wanted = GenerationSettings(**settings)
-        engine = Engine(self.target, used, self.settings, pricing=self._pricing, on_step=on_step)
+        pricing = self._pricing_of(used)
+        engine = Engine(self.target, used, self.settings, pricing=pricing, on_step=on_step)
         sequences = [self._sequence(prompt, wanted) for prompt in prompts]
         for sequence in sequences:
             engine.add(sequence)

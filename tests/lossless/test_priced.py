@@ -6,9 +6,11 @@ the budget is another one each time. The text stays that of plain decoding.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence as Seq
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +23,11 @@ from outdraft.generate import Outdraft
 from outdraft.interfaces import Drafter, TargetModel
 from outdraft.models.table import TableTarget
 from outdraft.plan import Priced
+from outdraft.plan.calibration import Calibrator
+from outdraft.plan.cost_file import key_of
 from outdraft.plan.cost_model import CostModel
 from outdraft.plan.pricing import Offer
+from outdraft.plan.profile import Profile, save_profile
 from outdraft.sequence import Sequence
 from outdraft.settings import GenerationSettings
 from plain import Plain, Read, decode_plainly, reader_of_model, reader_of_target
@@ -229,6 +234,46 @@ def test_the_whims_are_worth_testing() -> None:
         for name in AUTO.split(","):
             assert each.drafters[name].asked < each.steps
     assert all(sum(s.drafters[name].asked for s in stats[:4]) > 9 for name in AUTO.split(","))
+
+
+def absurd_profile(seed: int) -> Profile:
+    """Costs and counts that no run on any machine would have."""
+    rng = random.Random(seed)
+    base = sorted(10 ** rng.uniform(-12, 12) for _ in range(4))
+    if seed % 2:
+        base = base[:1] * 4  # rows for nothing
+    counts = []
+    for method, warmth in itertools.product([*AUTO.split(","), "prompt-lookup"], range(3)):
+
+        def bucket() -> list[float]:
+            judged = 10 ** rng.uniform(-9, 9)
+            return [judged, judged * rng.random(), judged * rng.uniform(1e-9, 1.0)]
+
+        alike = [[stated, depth, 0, *bucket()] for stated in range(-5, 6) for depth in range(4)]
+        counts.append({"method": method, "warmth": warmth, "form": bucket(), "alike": alike})
+    per_pair = 0.0 if seed % 2 else 10 ** rng.uniform(-12, 9)
+    costs = CostModel([1, 2, 8, 9], base, per_pair=per_pair)
+    return Profile(costs, Calibrator.from_json(counts), (), "never", 0)
+
+
+@every_way
+@pytest.mark.parametrize("drafter", ["auto", "prompt-lookup"])
+def test_a_profile_of_absurd_numbers_changes_no_token(
+    drafter: str, way: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTDRAFT_HOME", str(tmp_path))
+    options = {"max_new_tokens": 30, "seed": 3, **way}
+    prompts = [list(prompt) for prompt in PROMPTS]
+    target = tiny_target("llama")
+    plain = Outdraft(target, LetterTokenizer()).generate(prompts, drafter="none", **options)
+    drafted = []
+    for seed in range(6):
+        save_profile(key_of(target, "model"), absurd_profile(seed))
+        llm = Outdraft(target, LetterTokenizer())
+        results = llm.generate(prompts, drafter=drafter, **options)
+        assert [result.token_ids for result in results] == [each.token_ids for each in plain]
+        drafted.append(sum(result.stats.drafted for result in results))
+    assert min(drafted) < max(drafted)  # they were used
 
 
 @every_way
