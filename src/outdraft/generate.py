@@ -25,6 +25,7 @@ from outdraft.plan.profile import load_profile
 from outdraft.sequence import Sequence
 from outdraft.settings import AUTO_DRAFTER, DEFAULT_MODEL, EngineSettings, GenerationSettings
 from outdraft.stats import Stats
+from outdraft.text.breaks import break_finder
 from outdraft.text.prompts import Prompt, Tokenizer, is_one_prompt, to_prompt_ids
 from outdraft.trace import OnStep
 from outdraft.types import Commit, FinishReason, Origin
@@ -260,9 +261,10 @@ class Outdraft:
         if not self.settings.adaptive or not isinstance(self.target, CausalLM):
             return None
         profile = load_profile(key_of(self.target, self.name))
+        is_break = break_finder(text_decoder(self.tokenizer))
         if profile is not None:
-            return Priced(profile.costs, profile.calibrator)
-        return Priced(known_costs(self.target, self.name))
+            return Priced(profile.costs, profile.calibrator, is_break=is_break)
+        return Priced(known_costs(self.target, self.name), is_break=is_break)
 
     def _pricing_of(self, drafter: Drafter) -> Pricing | None:
         """Plain decoding needs no prices, and nothing to be measured for them."""

@@ -139,6 +139,10 @@ class _Record:
         self._alike: dict[Key, _Bucket] = {}
 
     @property
+    def trust(self) -> float:
+        return (self._form.accepted + 1.0) / (self._form.expected + 2.0)
+
+    @property
     def is_counted(self) -> bool:
         return self._form.judged > 0.0
 
@@ -188,6 +192,13 @@ class Calibrator:
         scores = tree.scores or ((),) * len(tree)
         nodes = zip(tree.acceptance, tree.depths(), scores, strict=True)
         return [probability(stated, depth, score) for stated, depth, score in nodes]
+
+    def trust(self, drafter: str, temperature: float) -> float:
+        """How many of a drafter's guesses are accepted for each that was expected to be.
+
+        Careful with those of whom little is known: it begins at a half.
+        """
+        return self._record_of(_method(drafter), _warmth(temperature)).trust
 
     def observe(self, tree: DraftTree, temperature: float, token_ids: Seq[int]) -> None:
         """Learns from what the target wrote in the place of a draft.

@@ -131,13 +131,13 @@ def test_what_cannot_be_is_refused_before_a_model_is_loaded(
 def test_without_a_file_it_tries_prompts_of_every_kind(
     folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Stop(Exception):
+    class StopError(Exception):
         pass
 
     def look(llm: object, prompts: list[object], *args: object, **options: object) -> None:
-        raise Stop(len(prompts))
+        raise StopError(len(prompts))
 
     monkeypatch.setattr(tune_module, "tune", look)
     result = run("--model", str(folder))
-    assert isinstance(result.exception, Stop)
+    assert isinstance(result.exception, StopError)
     assert 10 <= result.exception.args[0] <= 30
