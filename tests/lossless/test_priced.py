@@ -7,6 +7,7 @@ the budget is another one each time. The text stays that of plain decoding.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Sequence as Seq
 from functools import cache
@@ -18,6 +19,7 @@ from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from contract.drafters import ADVERSE, Maker
 from outdraft.draft import make_drafter
+from outdraft.draft.draft_model import DraftModel
 from outdraft.draft.several import Several
 from outdraft.generate import Outdraft
 from outdraft.interfaces import Drafter, TargetModel
@@ -29,13 +31,13 @@ from outdraft.plan.cost_model import CostModel
 from outdraft.plan.pricing import Offer
 from outdraft.plan.profile import Profile, save_profile
 from outdraft.sequence import Sequence
-from outdraft.settings import GenerationSettings
+from outdraft.settings import AUTO_DRAFTER, GenerationSettings
 from plain import Plain, Read, decode_plainly, reader_of_model, reader_of_target
 from support.runs import run
 from support.tiny_models import CONTEXT, tiny_model, tiny_target
 from support.toys import EOS, TABLE, LetterTokenizer, decode_letters, make_sequence
 
-AUTO = "suffix,recycling"
+AUTO = AUTO_DRAFTER
 
 
 class Whims(Priced):
@@ -59,6 +61,9 @@ class Whims(Priced):
     def _wants(self, drafter: str, sequence: Sequence) -> bool:
         return self._rng.random() < 0.8
 
+    def _min_level_tokens(self, drafter: str, asked: Seq[Sequence]) -> float:
+        return self._rng.choice([0.0, 0.1, 0.4, math.inf])
+
     def _some_costs(self) -> CostModel:
         """From passes that cost nothing next to a proposal to those that take a minute."""
         rng = self._rng
@@ -76,8 +81,15 @@ def _auto(target: TargetModel, texts: Any) -> Drafter:
     return make_drafter(AUTO)
 
 
+def _model(target: TargetModel, texts: Any) -> Drafter:
+    """Mostly wrong, and now and then right."""
+    return DraftModel(TableTarget(target.vocab_size, fade=0.8, seed=56), target)
+
+
 DRAFTERS: dict[str, Maker] = {
     AUTO: _auto,
+    "model": _model,
+    "suffix,model": _several(lambda *_: make_drafter("suffix"), _model),
     **ADVERSE,
     "Wild,prompt-lookup": _several(ADVERSE["Wild"], lambda *_: make_drafter("prompt-lookup")),
     "suffix,TooLong": _several(lambda *_: make_drafter("suffix"), ADVERSE["TooLong"]),
@@ -231,9 +243,11 @@ def test_the_whims_are_worth_testing() -> None:
     assert 0 < sum(each.plain_steps for each in stats) < sum(each.steps for each in stats)
     assert 0 < sum(each.accepted for each in stats) < sum(each.drafted for each in stats)
     for each in stats[:4]:
-        for name in AUTO.split(","):
+        for name in ("suffix", "recycling"):
             assert each.drafters[name].asked < each.steps
-    assert all(sum(s.drafters[name].asked for s in stats[:4]) > 9 for name in AUTO.split(","))
+    assert all(
+        sum(s.drafters[name].asked for s in stats[:4]) > 9 for name in ("suffix", "recycling")
+    )
 
 
 def absurd_profile(seed: int) -> Profile:

@@ -28,6 +28,7 @@ from outdraft.plan.calibration import Calibrator, judged_nodes
 from outdraft.plan.cost_model import CostModel, PassSize
 from outdraft.plan.draft_cost import DraftCost
 from outdraft.plan.gate import Gate
+from outdraft.plan.plain_check import PlainCheck
 from outdraft.sequence import Sequence
 from outdraft.stats import DrafterStats
 from outdraft.types import Budget, Commit, DraftTree, Plan
@@ -203,6 +204,7 @@ class Priced(Pricing):
         self.calibrator = calibrator or Calibrator()
         self._is_break = is_break
         self._draft_costs: dict[str, DraftCost] = {}
+        self._check = PlainCheck()
         self._requests: dict[int, _Request] = {}
 
     def finish(self, sequence: Sequence) -> None:
@@ -241,7 +243,7 @@ class Priced(Pricing):
             ]
             blends.append(blend(trees, probs))
         choice = self._choose(drafts, [each.tree for each in blends], batch, max_nodes)
-        return Offer(drafts, tuple(blends), choice.max_nodes)
+        return Offer(drafts, tuple(blends), 0 if self._check.is_running else choice.max_nodes)
 
     def _doubted(self, tree: DraftTree, probs: list[float], sequence: Sequence) -> list[float]:
         """The probabilities, those behind the root as far as the drafter's promises were kept."""
@@ -280,7 +282,7 @@ class Priced(Pricing):
             for sequence, commit in zip(batch, commits, strict=True)
         )
         size = PassSize(len(batch), plan.rows.num_rows, context)
-        self.costs.observe(size, seconds)
+        self._check.observe(self.costs, size, seconds)
         for draft in offer.drafts:
             self._time_levels(draft, batch)
         plain_seconds = self.costs.seconds(PassSize(len(batch), 1, context)) / len(batch)

@@ -105,7 +105,7 @@ def test_no_gap_is_longer_than_sixteen_steps(proposals: list[tuple[float, float]
         gate.observe(gain, seconds)
 
 
-# --- where it is asked sooner, and later ------------------------------------------------------------
+# --- where it is asked sooner, and later ----------------------------------------------------------
 
 
 def waiting(num_misses: int = 7, seconds: float = 1.0, plain_seconds: float = 1e9) -> Gate:

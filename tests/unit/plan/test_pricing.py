@@ -344,8 +344,8 @@ def test_where_a_line_begins_drafters_are_asked_sooner() -> None:
     more_often = asked_in(sooner, right(), endless())
     assert more_often[:4] == asked[:4]
     assert len(more_often) > len(asked)
-    for step in more_often[5:]:
-        assert TEXT[step] in often  # the token before; the prompt's pass wrote the first one
+    for step_idx in more_often[5:]:
+        assert TEXT[step_idx] in often  # the token before; the prompt's pass wrote the first one
 
 
 def test_who_pays_is_asked_in_every_step() -> None:
