@@ -13,6 +13,7 @@ from typing import Any, Self, overload
 from outdraft.aio import AsyncRequests, Pieces
 from outdraft.chat import Chat
 from outdraft.draft import DrafterContext, make_drafter
+from outdraft.draft.plain import NoDrafter
 from outdraft.engine import Engine, OnPrompt
 from outdraft.errors import SettingsError
 from outdraft.interfaces import Drafter, TargetModel
@@ -21,12 +22,14 @@ from outdraft.models.selftest import self_test
 from outdraft.models.target import CausalLM
 from outdraft.models.threads import set_threads
 from outdraft.plan import Priced, Pricing
-from outdraft.plan.cost_file import known_costs
+from outdraft.plan.cost_file import key_of, known_costs
+from outdraft.plan.profile import load_profile
 from outdraft.prefixes import KeptTexts
 from outdraft.results import Result, Stream, result_of
 from outdraft.sequence import Sequence
 from outdraft.session import Session
 from outdraft.settings import AUTO_DRAFTER, DEFAULT_MODEL, EngineSettings, GenerationSettings
+from outdraft.text.breaks import break_finder
 from outdraft.text.prompts import Prompt, Tokenizer, is_one_prompt, to_prompt_ids
 from outdraft.trace import OnStep
 
@@ -37,6 +40,7 @@ class Outdraft:
     Args:
         eos_ids: tokens that end a text.
         drafter: used where a call names none.
+        pricing: in place of what this model's passes cost here, by a profile or measured.
     """
 
     def __init__(
@@ -48,12 +52,14 @@ class Outdraft:
         eos_ids: Seq[int] = (),
         drafter: str | Drafter = "auto",
         settings: EngineSettings | None = None,
+        pricing: Pricing | None = None,
     ) -> None:
         self.target = target
         self.tokenizer = tokenizer
         self.name = name
         self.settings = settings or EngineSettings()
         self.default_drafter = drafter
+        self._own_pricing = pricing
         self._eos_ids = frozenset(eos_ids)
         self._drafters: dict[str, Drafter] = {}
         self._request_ids = itertools.count()
@@ -203,7 +209,7 @@ class Outdraft:
             requests = self._asynchronous = AsyncRequests(self.session())
         return requests
 
-    def with_engine(self, **settings: Any) -> Outdraft:
+    def with_engine(self, *, pricing: Pricing | None = None, **settings: Any) -> Outdraft:
         """The same model behind an engine with other settings; see `EngineSettings`."""
         other = Outdraft(
             self.target,
@@ -212,6 +218,7 @@ class Outdraft:
             eos_ids=sorted(self._eos_ids),
             drafter=self.default_drafter,
             settings=self.settings.replace(**settings),
+            pricing=pricing,
         )
         other._turn = self._turn
         return other
@@ -234,9 +241,19 @@ class Outdraft:
     @cached_property
     def _pricing(self) -> Pricing | None:
         """What passes cost here, measured on first use; `None` where guesses are not priced."""
+        if self._own_pricing is not None:
+            return self._own_pricing
         if not self.settings.adaptive or not isinstance(self.target, CausalLM):
             return None
-        return Priced(known_costs(self.target, self.name))
+        profile = load_profile(key_of(self.target, self.name))
+        is_break = break_finder(text_decoder(self.tokenizer))
+        if profile is not None:
+            return Priced(profile.costs, profile.calibrator, is_break=is_break)
+        return Priced(known_costs(self.target, self.name), is_break=is_break)
+
+    def _pricing_of(self, drafter: Drafter) -> Pricing | None:
+        """Plain decoding needs no prices, and nothing to be measured for them."""
+        return None if isinstance(drafter, NoDrafter) else self._pricing
 
     def _engine(
         self,
@@ -250,7 +267,7 @@ class Outdraft:
             self.target,
             drafter,
             self.settings,
-            pricing=self._pricing,
+            pricing=self._pricing_of(drafter),
             on_step=on_step,
             on_prompt=on_prompt,
             kept=kept,

@@ -25,6 +25,9 @@ class Drafter(ABC):
     name: str
     score_names: tuple[str, ...] = ()
     """What the numbers in a node's `scores` are."""
+    levels: int | None = None
+    """How many levels the last proposal bought one after the other, such as passes of a draft
+    model, beyond what it takes to propose at all; `None` where levels take no time to speak of."""
     wants_logits: bool = False
     """Whether `observe_logits` is called; nothing is collected for drafters that guess from ids."""
 

@@ -18,7 +18,9 @@ from outdraft.models.pack import Packing
 from outdraft.models.table import TableTarget
 from outdraft.models.target import CausalLM
 from outdraft.plan import Priced
+from outdraft.plan.calibration import Calibrator
 from outdraft.plan.cost_model import CostModel
+from outdraft.plan.profile import Profile
 from outdraft.sequence import Sequence
 from outdraft.settings import AUTO_DRAFTER, EngineSettings
 from outdraft.types import Budget, DraftTree
@@ -410,6 +412,35 @@ def test_passes_are_measured_when_they_are_first_needed(
         llm.generate("bcd", max_new_tokens=4)
         list(llm.stream("bcd", max_new_tokens=4))
     assert measured == [(llm.target, "tiny")]
+
+
+def test_plain_decoding_measures_nothing(measured: list[tuple[CausalLM, str]]) -> None:
+    llm = tiny_llm(drafter="none")
+    plain = llm.generate("bcd", max_new_tokens=4)
+    list(llm.stream("bcd", max_new_tokens=4))
+    assert measured == []
+    assert plain.stats.estimated_speedup is None
+    assert llm.generate("bcd", max_new_tokens=4, drafter="suffix").token_ids == plain.token_ids
+    assert measured == [(llm.target, "tiny")]
+
+
+def test_a_pricing_that_was_handed_in_is_used(measured: list[tuple[CausalLM, str]]) -> None:
+    pricing = Priced(CostModel([1, 99], [1.0, 1.0]))
+    llm = tiny_llm(drafter="suffix").with_engine(pricing=pricing)
+    llm.generate("bcdbcdbcd", max_new_tokens=20)
+    assert pricing.calibrator.reliability()["suffix"].judged > 0
+    assert measured == []
+
+
+def test_a_profile_goes_before_measured_costs(
+    measured: list[tuple[CausalLM, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = Profile(CostModel([1], [7.0]), Calibrator(), (), "today", 1)
+    monkeypatch.setattr(generate, "load_profile", lambda _: profile)
+    pricing = tiny_llm()._pricing
+    assert isinstance(pricing, Priced)
+    assert (pricing.costs, pricing.calibrator) == (profile.costs, profile.calibrator)
+    assert measured == []
 
 
 def test_all_requests_learn_for_each_other(measured: list[tuple[CausalLM, str]]) -> None:

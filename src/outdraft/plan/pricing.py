@@ -6,16 +6,18 @@
 
 `Unpriced` asks everybody and reads as much as it may: what tests of drafters and exactness want.
 `Priced` reads as many guesses as bring the most tokens per second on this machine, none if none
-does, and asks a drafter whose guesses do not bring in its own time less and less.
+does, and asks a drafter whose guesses do not bring in its own time less and less. Drafters that pay
+level by level, as a draft model does, are told what another level has to bring in.
 
 Nothing here can change a text: it decides what is read, and never what is written.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Sequence as Seq
 from dataclasses import dataclass, field, replace
 
 from outdraft.errors import DrafterError
@@ -24,7 +26,9 @@ from outdraft.plan.blend import Blend, blend
 from outdraft.plan.budget import Choice, choose_nodes
 from outdraft.plan.calibration import Calibrator, judged_nodes
 from outdraft.plan.cost_model import CostModel, PassSize
+from outdraft.plan.draft_cost import DraftCost
 from outdraft.plan.gate import Gate
+from outdraft.plan.plain_check import PlainCheck
 from outdraft.sequence import Sequence
 from outdraft.stats import DrafterStats
 from outdraft.types import Budget, Commit, DraftTree, Plan
@@ -36,11 +40,13 @@ class Draft:
 
     Args:
         trees: one for each sequence of the batch; `None` where it was not asked.
+        levels: that it bought one after the other; `None` where they cost nothing.
     """
 
     drafter: str
     trees: tuple[DraftTree | None, ...]
     seconds: float
+    levels: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +96,11 @@ class Pricing(ABC):
         trees: list[DraftTree | None] = [None] * len(batch)
         if not asked:
             return Draft(drafter.name, tuple(trees), 0.0)
+        some = [batch[i] for i in asked]
+        depths = tuple(sequence.remaining - 1 for sequence in some)
+        budget = Budget(max_nodes, depths, self._min_level_tokens(drafter.name, some))
         started_at = time.perf_counter()
-        depths = tuple(batch[i].remaining - 1 for i in asked)
-        proposed = drafter.propose([batch[i] for i in asked], Budget(max_nodes, depths))
+        proposed = drafter.propose(some, budget)
         if len(proposed) != len(asked):
             raise DrafterError(
                 f"drafter {drafter.name!r} made {len(proposed)} drafts for {len(asked)} sequences; "
@@ -102,7 +110,13 @@ class Pricing(ABC):
             # Whoever was asked answers for a tree, and is paid for it, whatever name it bears.
             is_named = tree.drafter == drafter.name
             trees[i] = tree if is_named else replace(tree, drafter=drafter.name)
-        return Draft(drafter.name, tuple(trees), time.perf_counter() - started_at)
+        seconds = time.perf_counter() - started_at
+        return Draft(drafter.name, tuple(trees), seconds, drafter.levels)
+
+    def _min_level_tokens(self, drafter: str, asked: Seq[Sequence]) -> float:
+        """Tokens that another level of this drafter has to bring in for these sequences."""
+        del drafter, asked
+        return 0.0
 
     @abstractmethod
     def _wants(self, drafter: str, sequence: Sequence) -> bool:
@@ -136,12 +150,38 @@ class Unpriced(Pricing):
         del offer, plan, batch, commits, seconds
 
 
+# Rows over which the price of a further one is taken.
+_ROWS_AHEAD = 3
+# How much the last step weighs in what a request's steps are worth.
+_SPEEDUP_WEIGHT = 0.25
+# By this, what was promised counts less with each proposal.
+_PROMISES_KEPT = 1.0 - 1.0 / 32.0
+
+
 @dataclass
 class _Request:
     """What is remembered of a request between its steps."""
 
     gates: dict[str, Gate] = field(default_factory=dict)
     is_drafting: bool = False
+    is_break: bool = False  # whether the text has just begun a line or the like
+    speedup: float = 1.0  # of its steps, as they were planned
+    promises: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def kept(self, drafter: str) -> float:
+        """The part of the tokens expected of a drafter here that came, as far as it was noted.
+
+        The calibrator finds that out too, by the dozen of guesses, and dear ones cannot wait.
+        """
+        expected, accepted = self.promises.get(drafter, (0.0, 0.0))
+        return min(1.0, (1.0 + accepted) / (1.0 + expected))
+
+    def note(self, drafter: str, expected: float, accepted: int) -> None:
+        """Takes in the tokens that were expected in a step, and that came."""
+        all_expected, all_accepted = self.promises.get(drafter, (0.0, 0.0))
+        all_expected = _PROMISES_KEPT * all_expected + expected
+        all_accepted = _PROMISES_KEPT * all_accepted + accepted
+        self.promises[drafter] = all_expected, all_accepted
 
 
 class Priced(Pricing):
@@ -150,28 +190,66 @@ class Priced(Pricing):
     Args:
         costs: of the target's passes on this machine; kept up to date from every step.
         calibrator: what guesses are worth; kept up to date too.
+        is_break: whether a token ends a line or the like; drafters are asked again sooner there.
     """
 
-    def __init__(self, costs: CostModel, calibrator: Calibrator | None = None) -> None:
+    def __init__(
+        self,
+        costs: CostModel,
+        calibrator: Calibrator | None = None,
+        *,
+        is_break: Callable[[int], bool] = lambda _: False,
+    ) -> None:
         self.costs = costs
         self.calibrator = calibrator or Calibrator()
+        self._is_break = is_break
+        self._draft_costs: dict[str, DraftCost] = {}
+        self._check = PlainCheck()
         self._requests: dict[int, _Request] = {}
 
     def finish(self, sequence: Sequence) -> None:
         self._requests.pop(sequence.request_id, None)
 
     def _wants(self, drafter: str, sequence: Sequence) -> bool:
-        return self._gate(drafter, sequence).wants()
+        return self._gate(drafter, sequence).wants(self._request(sequence).is_break)
+
+    def _min_level_tokens(self, drafter: str, asked: Seq[Sequence]) -> float:
+        """The rate of tokens now, times what a level takes and the row that reads it.
+
+        Stated acceptances are believed as far as they came true. A drafter whose levels were never
+        timed, and one that is merely probed, buys none.
+        """
+        cost = self._draft_costs.get(drafter)
+        gates = [self._gate(drafter, sequence) for sequence in asked]
+        if cost is None or not any(gate.is_open for gate in gates):
+            return math.inf
+        num_seqs, context = len(asked), _context(asked)
+        plain, wide = (
+            self.costs.seconds(PassSize(num_seqs, rows, context)) for rows in (1, 1 + _ROWS_AHEAD)
+        )
+        rate = sum(self._request(sequence).speedup for sequence in asked) / plain
+        trusts = [self.calibrator.trust(drafter, each.settings.temperature) for each in asked]
+        row_seconds = (wide - plain) / _ROWS_AHEAD
+        return rate * (cost.per_level + row_seconds) / (sum(trusts) / num_seqs)
 
     def _offer(self, drafts: tuple[Draft, ...], batch: Seq[Sequence], max_nodes: int) -> Offer:
         blends = []
         for i, sequence in enumerate(batch):
             trees = _trees_for(drafts, i)
             temperature = sequence.settings.temperature
-            probs = [self.calibrator.acceptance(tree, temperature) for tree in trees]
+            probs = [
+                self._doubted(tree, self.calibrator.acceptance(tree, temperature), sequence)
+                for tree in trees
+            ]
             blends.append(blend(trees, probs))
         choice = self._choose(drafts, [each.tree for each in blends], batch, max_nodes)
-        return Offer(drafts, tuple(blends), choice.max_nodes)
+        return Offer(drafts, tuple(blends), 0 if self._check.is_running else choice.max_nodes)
+
+    def _doubted(self, tree: DraftTree, probs: list[float], sequence: Sequence) -> list[float]:
+        """The probabilities, those behind the root as far as the drafter's promises were kept."""
+        kept = self._request(sequence).kept(tree.drafter)
+        pairs = zip(probs, tree.parents, strict=True)
+        return [prob * kept if parent < 0 else prob for prob, parent in pairs]
 
     def _choose(
         self,
@@ -190,7 +268,9 @@ class Priced(Pricing):
             is_drafting=any(self._request(sequence).is_drafting for sequence in batch),
         )
         for sequence, num_nodes in zip(batch, choice.num_nodes, strict=True):
-            self._request(sequence).is_drafting = num_nodes > 0
+            request = self._request(sequence)
+            request.is_drafting = num_nodes > 0
+            request.speedup += _SPEEDUP_WEIGHT * (choice.speedup - request.speedup)
         return choice
 
     def _learn(
@@ -202,22 +282,44 @@ class Priced(Pricing):
             for sequence, commit in zip(batch, commits, strict=True)
         )
         size = PassSize(len(batch), plan.rows.num_rows, context)
-        self.costs.observe(size, seconds)
+        self._check.observe(self.costs, size, seconds)
+        for draft in offer.drafts:
+            self._time_levels(draft, batch)
         plain_seconds = self.costs.seconds(PassSize(len(batch), 1, context)) / len(batch)
         for i, (sequence, commit) in enumerate(zip(batch, commits, strict=True)):
             # As a batch would have gone on: all its sequences by one token for each plain pass.
             plain_pass = plain_seconds * len(batch)
             sequence.stats.expected_plain_seconds += plain_pass * len(commit.token_ids)
-            gains = _expected_gains(offer.blends[i], plan.trees[i])
+            self._request(sequence).is_break = any(map(self._is_break, commit.token_ids))
+            gains = _gains(offer.blends[i], plan.trees[i], commit)
             temperature = sequence.settings.temperature
             for draft in offer.drafts:
                 tree = draft.trees[i]
                 if tree is None:
                     continue
                 self.calibrator.observe(tree, temperature, commit.token_ids)
-                gain = gains.get(draft.drafter, 0.0) * plain_seconds
+                expected, accepted = gains.get(draft.drafter, (0.0, 0))
+                gain = expected * plain_seconds
+                if draft.levels is not None:  # dear: a promise that did not come true counts less
+                    request = self._request(sequence)
+                    request.note(draft.drafter, expected, accepted)
+                    gain *= request.kept(draft.drafter)
                 num_asked = sum(other is not None for other in draft.trees)
-                self._gate(draft.drafter, sequence).observe(gain, draft.seconds / num_asked)
+                gate, own_seconds = self._gate(draft.drafter, sequence), draft.seconds / num_asked
+                if gate.is_new:  # it read the whole prompt, which says little of the next proposals
+                    own_seconds = min(own_seconds, plain_seconds)
+                gate.observe(gain, own_seconds, plain_seconds)
+
+    def _time_levels(self, draft: Draft, batch: Seq[Sequence]) -> None:
+        """Of a proposal that had nothing to catch up with."""
+        gates = [
+            self._gate(draft.drafter, sequence)
+            for sequence, tree in zip(batch, draft.trees, strict=True)
+            if tree is not None
+        ]
+        if draft.levels is not None and gates and all(gate.is_steady for gate in gates):
+            cost = self._draft_costs.setdefault(draft.drafter, DraftCost())
+            cost.observe(draft.levels, draft.seconds)
 
     def _gate(self, drafter: str, sequence: Sequence) -> Gate:
         return self._request(sequence).gates.setdefault(drafter, Gate())
@@ -244,14 +346,17 @@ def _context(batch: Seq[Sequence]) -> int:
     return max(sequence.root_position for sequence in batch)
 
 
-def _expected_gains(merged: Blend, planned: DraftTree) -> dict[str, float]:
-    """Per drafter, the tokens that were expected of its nodes among those planned.
+def _gains(merged: Blend, planned: DraftTree, commit: Commit) -> dict[str, tuple[float, int]]:
+    """Per drafter, the tokens that were expected of its nodes among those planned, and that came.
 
     A node that several guessed counts for the first that was asked: the others added nothing.
     """
-    gains: dict[str, float] = {}
-    for sources, prob in zip(merged.sources_of(planned), planned.path_probs(), strict=True):
-        gains[sources[0]] = gains.get(sources[0], 0.0) + prob
+    gains: dict[str, tuple[float, int]] = {}
+    accepted = {node for node, _, is_right in judged_nodes(planned, commit.token_ids) if is_right}
+    probs = planned.path_probs()
+    for node, sources in enumerate(merged.sources_of(planned)):
+        expected, num_accepted = gains.get(sources[0], (0.0, 0))
+        gains[sources[0]] = expected + probs[node], num_accepted + (node in accepted)
     return gains
 
 
