@@ -81,6 +81,16 @@ class Stats:
         return self.tokens / (self.steps + 1)
 
     @property
+    def rows_per_step(self) -> float:
+        """Rows of a target pass, the prompt's left out; plain is 1.0."""
+        return 1.0 + self.drafted / max(1, self.steps)
+
+    @property
+    def plain_share(self) -> float:
+        """The part of the steps in which nothing was drafted."""
+        return self.plain_steps / max(1, self.steps)
+
+    @property
     def estimated_speedup(self) -> float | None:
         """Over plain decoding, the prompt left out; `None` where guesses are not priced."""
         seconds = self.seconds - self.first_token_seconds

@@ -94,7 +94,7 @@ def test_nothing_is_certain() -> None:
 
 
 def test_priors_are_of_drafters_that_there_are() -> None:
-    assert set(GREEDY_PRIORS) == set(SAMPLED_PRIORS)
+    assert set(SAMPLED_PRIORS) <= set(GREEDY_PRIORS)
     assert set(GREEDY_PRIORS) <= set(drafter_names())
 
 
