@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from outdraft.errors import SettingsError
 from outdraft.generate import Outdraft
-from outdraft.results import Result
 from outdraft.models.target import CausalLM
 from outdraft.plan import Priced
 from outdraft.plan.cost_file import measure_costs
 from outdraft.plan.profile import Finding, Profile
+from outdraft.results import Result
 from outdraft.settings import AUTO_DRAFTER, GenerationSettings
 from outdraft.text.prompts import Prompt
 
