@@ -29,7 +29,8 @@ def main() -> None:
         text = "\n".join(pages[i:] + pages[:i])
         kept = tokenizer(text, add_special_tokens=False)["input_ids"][:num_tokens]
         content = f"{tokenizer.decode(kept)}\n\n{task}"
-        print(json.dumps({"messages": [{"role": "user", "content": content}]}))
+        chat = {"messages": [{"role": "user", "content": content}]}
+        sys.stdout.write(f"{json.dumps(chat)}\n")
 
 
 main()
