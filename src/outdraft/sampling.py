@@ -41,7 +41,7 @@ def to_probs(
     """
     if settings.is_greedy:
         raise ValueError("temperature 0 has no distribution; use greedy()")
-    scores = _at_least_fp32(logits)
+    scores = at_least_fp32(logits)
     # The likeliest token is moved to 0 first, so that no temperature is too small to divide by.
     scores = (scores - scores.amax(dim=-1, keepdim=True)) / settings.temperature
     if settings.top_k is not None and settings.top_k < scores.shape[-1]:
@@ -81,6 +81,11 @@ def choose(
     return draw(probs, noise)
 
 
+def at_least_fp32(logits: Float[Tensor, "... vocab"]) -> Float[Tensor, "... vocab"]:
+    """Half precision raised to fp32; the logits themselves where there is nothing to raise."""
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
 def greedy(logits: Float[Tensor, "... vocab"]) -> Int[Tensor, "..."]:
     """The likeliest token of each row; the lowest id on ties."""
     width = math.gcd(logits.shape[-1], _ARGMAX_BLOCK)
@@ -115,10 +120,6 @@ def keyed_noise(
     # 52 random bits, centred in their cell: u lies strictly inside (0, 1), also after rounding
     uniform = bits.bitwise_right_shift_(12).bitwise_and_((1 << 52) - 1).double()
     return uniform.add_(0.5).mul_(2.0**-52).log_().neg_().float()
-
-
-def _at_least_fp32(logits: Tensor) -> Tensor:
-    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def _least_prob_within(probs: Tensor, mass: float) -> Tensor:
