@@ -31,7 +31,9 @@ _ARGMAX_BLOCK = 64
 def to_probs(
     logits: Float[Tensor, "rows vocab"], settings: GenerationSettings
 ) -> Float[Tensor, "rows vocab"]:
-    """Probabilities after temperature, top-k, top-p and min-p, in that order.
+    """Probabilities after temperature and the filters top-k, top-p, min-p, typical, epsilon, eta.
+
+    In that order, which is transformers'; each filter sees what those before it have left.
 
     Rows sum to 1. Each filter keeps every token as likely as the least likely one it must keep, so
     equal logits never depend on a sort order. Half precision is raised to fp32 first.
@@ -55,7 +57,40 @@ def to_probs(
     if settings.min_p > 0.0:
         floor = settings.min_p * probs.amax(dim=-1, keepdim=True)
         probs = probs.masked_fill(probs < floor, 0.0)
-    return probs / probs.sum(dim=-1, keepdim=True) if is_cut else probs
+    probs = probs / probs.sum(dim=-1, keepdim=True) if is_cut else probs
+    return _cut_by_surprise(probs, settings)
+
+
+def _cut_by_surprise(probs: Tensor, settings: GenerationSettings) -> Tensor:
+    """Typical sampling (Meister et al. 2022), epsilon and eta cut-offs (Hewitt et al. 2022).
+
+    The likeliest token passes both cut-offs.
+    """
+    if settings.typical_p < 1.0:
+        oddity = (-probs.log() - _entropy(probs)).abs()
+        nearest = oddity.sort(dim=-1, stable=True)
+        reached = probs.gather(-1, nearest.indices).cumsum(dim=-1)
+        last = (reached < settings.typical_p).sum(dim=-1, keepdim=True)
+        bound = nearest.values.gather(-1, last.clamp(max=probs.shape[-1] - 1))
+        probs = _only(probs, oddity <= bound)
+    if settings.epsilon_cutoff > 0.0:
+        floor = probs.amax(dim=-1, keepdim=True).clamp(max=settings.epsilon_cutoff)
+        probs = _only(probs, probs >= floor)
+    if settings.eta_cutoff > 0.0:
+        by_entropy = math.sqrt(settings.eta_cutoff) * (-_entropy(probs)).exp()
+        floor = by_entropy.clamp(max=settings.eta_cutoff)
+        probs = _only(probs, probs >= floor.minimum(probs.amax(dim=-1, keepdim=True)))
+    return probs
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    entropy: Tensor = torch.special.entr(probs).sum(dim=-1, keepdim=True)
+    return entropy
+
+
+def _only(probs: Tensor, is_kept: Tensor) -> Tensor:
+    kept = probs.masked_fill(~is_kept, 0.0)
+    return kept / kept.sum(dim=-1, keepdim=True)
 
 
 def choose(

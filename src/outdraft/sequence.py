@@ -55,10 +55,10 @@ class Sequence:
         self.text = ""
         self.finish_reason: FinishReason | None = None
         self.stats = Stats(drafting_off_reason=drafting_off_reason)
-        self._eos_ids = frozenset() if settings.ignore_eos else eos_ids
+        self._end_ids = (frozenset() if settings.ignore_eos else eos_ids) | set(settings.stop_ids)
         self._max_len = min(self.prompt_len + settings.max_new_tokens, max_context)
         self._detokenizer = Detokenizer(decode)
-        self._stop_strings = StopStrings(settings.stop)
+        self._stop_strings = StopStrings(settings.stop, keeps=settings.include_stop)
         self._started_at = time.perf_counter()
 
     @property
@@ -97,24 +97,39 @@ class Sequence:
     def append(self, token_id: int) -> str:
         """Commits one token; returns the text it makes visible and may set `finish_reason`.
 
-        A stop at or before the length limit beats the limit.
+        A stop at or before the length limit beats the limit. The user's own callables are asked
+        about every token and all text shown by then, whatever else ends the request there.
         """
         self.ids.append(token_id)
         for processor in self.processors:
             processor.advance(token_id)
-        if token_id in self._eos_ids:
-            return self._show(self._detokenizer.flush(), finish="stop")
-        piece = self._detokenizer.push(token_id)
-        if self.remaining > 0:
-            return self._show(piece, finish=None)
-        return self._show(piece + self._detokenizer.flush(), finish="length")
+        if token_id in self._end_ids:
+            shown = self._show(self._detokenizer.flush(), finish="stop")
+        elif self.remaining > 0:
+            shown = self._show(self._detokenizer.push(token_id), finish=None)
+        else:
+            piece = self._detokenizer.push(token_id) + self._detokenizer.flush()
+            shown = self._show(piece, finish="length")
+        if self._is_stopped_by_user() and self.finish_reason != "stop":
+            return shown + self._show(self._detokenizer.flush(), finish="stop")
+        return shown
 
     def cancel(self) -> str:
         """Ends the request where it stands; returns the text that was still held back."""
         return self._show(self._detokenizer.flush(), finish="cancelled")
 
+    @property
+    def _is_long_enough(self) -> bool:
+        return len(self.ids) - self.prompt_len >= self.settings.min_new_tokens
+
+    def _is_stopped_by_user(self) -> bool:
+        verdicts = [stop(self.new_ids, self.text) for stop in self.settings.stop_when]
+        return any(verdicts) and self._is_long_enough
+
     def _show(self, piece: str, finish: FinishReason | None) -> str:
-        shown, is_stopped = self._stop_strings.push(piece)
+        shown, is_stopped = piece, False
+        if self._is_long_enough:  # a stop string begins behind the text that has to be there
+            shown, is_stopped = self._stop_strings.push(piece)
         if is_stopped:
             finish = "stop"
         elif finish is not None:

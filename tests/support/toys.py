@@ -42,7 +42,7 @@ class LetterTokenizer:
 
     def __call__(self, text: str, *, add_special_tokens: bool = True) -> dict[str, list[int]]:
         start = [LETTERS.index("a")] if add_special_tokens else []
-        return {"input_ids": start + [LETTERS.index(letter) for letter in text]}
+        return {"input_ids": start + [LETTERS.index(letter) for letter in text if letter != " "]}
 
     def decode(
         self,
