@@ -17,7 +17,7 @@ from outdraft.sampling import choose
 from outdraft.sequence import Sequence
 from outdraft.settings import EngineSettings
 from outdraft.stats import DrafterStats
-from outdraft.step import step
+from outdraft.step import process_rows, step
 from outdraft.trace import OnStep, StepRecord, StepSeconds
 from outdraft.types import Commit, DraftTree, Rows, Verdict
 
@@ -118,12 +118,13 @@ class Engine:
         try:
             logits = self._read_prompt(sequence, seq_idx)
             read_at = time.perf_counter()
-            drawn = choose(logits, [sequence.prompt_len], sequence.settings, sequence.seed)
+            scores = process_rows(logits[None], [DraftTree()], [sequence])[0]
+            drawn = choose(scores, [sequence.prompt_len], sequence.settings, sequence.seed)
             commit = append_tokens(sequence, [int(drawn)], ("plain",))
             self._drafter.observe(sequence, commit)
             if self._on_step is not None:
                 seconds = StepSeconds.up_to_now(started_at, started_at, started_at, read_at)
-                self._on_step(_prompt_record(sequence, logits, drawn, commit, seconds))
+                self._on_step(_prompt_record(sequence, scores, drawn, commit, seconds))
         except BaseException:
             self.cancel(sequence)
             raise

@@ -15,6 +15,7 @@ from outdraft.engine import Engine, OnPrompt
 from outdraft.errors import SettingsError
 from outdraft.interfaces import Drafter, TargetModel
 from outdraft.models.load import load_model
+from outdraft.models.processors import make_processors
 from outdraft.models.selftest import self_test
 from outdraft.models.target import CausalLM
 from outdraft.models.threads import set_threads
@@ -23,7 +24,7 @@ from outdraft.plan.cost_file import known_costs
 from outdraft.sequence import Sequence
 from outdraft.settings import AUTO_DRAFTER, DEFAULT_MODEL, EngineSettings, GenerationSettings
 from outdraft.stats import Stats
-from outdraft.text.prompts import Prompt, Tokenizer, is_one_prompt, to_prompt_ids
+from outdraft.text.prompts import Prompt, Tokenizer, bad_word_ids, is_one_prompt, to_prompt_ids
 from outdraft.trace import OnStep
 from outdraft.types import Commit, FinishReason, Origin
 
@@ -281,6 +282,15 @@ class Outdraft:
                 f"the prompt has token ids from {min(prompt_ids)} to {max(prompt_ids)}; the "
                 f"target's vocabulary has {self.target.vocab_size}, from 0 on"
             )
+        end_ids = frozenset() if settings.ignore_eos else self._eos_ids
+        processors, drafting_off_reason = make_processors(
+            settings,
+            prompt_len=len(prompt_ids),
+            end_ids=sorted(end_ids | set(settings.stop_ids)),
+            bad_words=bad_word_ids(self.tokenizer, settings.bad_words),
+            vocab_size=self.target.vocab_size,
+            device=self.target.device,
+        )
         return Sequence(
             next(self._request_ids),
             prompt_ids,
@@ -290,6 +300,8 @@ class Outdraft:
             max_context=self.target.max_context,
             decode=text_decoder(self.tokenizer),
             prediction_ids=self._prediction_ids(settings),
+            processors=processors,
+            drafting_off_reason=drafting_off_reason,
         )
 
     def _prediction_ids(self, settings: GenerationSettings) -> list[int]:

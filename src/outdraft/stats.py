@@ -49,6 +49,8 @@ class Stats:
         expected_plain_seconds: what plain decoding would have taken for the tokens of all steps, by
             what passes cost here; 0 where guesses are not priced.
         drafters: the same counters for each drafter by itself.
+        drafting_off_reason: why nothing was guessed for this request, whatever the drafter; `None`
+            where guessing was allowed.
         draft_seconds, target_seconds: wall time of the request's steps spent guessing, and in
             the target passes (prompt included). Sequences in a batch share both.
 
@@ -72,6 +74,7 @@ class Stats:
     drafters: dict[str, DrafterStats] = field(default_factory=dict)
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
+    drafting_off_reason: str | None = None
 
     @property
     def tokens_per_step(self) -> float:

@@ -10,10 +10,10 @@ from torch import Tensor
 from outdraft.commit import commit
 from outdraft.interfaces import Drafter, KVCache, TargetModel
 from outdraft.plan import Pricing, Unpriced, make_plan
-from outdraft.sampling import choose, greedy
+from outdraft.sampling import at_least_fp32, choose, greedy
 from outdraft.sequence import Sequence
 from outdraft.trace import OnStep, StepRecord, StepSeconds
-from outdraft.types import Commit, Plan
+from outdraft.types import Commit, DraftTree, Plan
 from outdraft.verify import verify
 
 
@@ -44,7 +44,8 @@ def step(
     planned_at = time.perf_counter()
     logits = target.forward(plan.rows, cache)
     read_at = time.perf_counter()
-    target_ids = choose_tokens(logits, plan, batch)
+    scores = process_rows(logits, plan.trees, batch)
+    target_ids = choose_tokens(scores, plan, batch)
     if drafter.wants_logits:
         for sequence, tree, rows in zip(batch, plan.trees, logits, strict=True):
             drafter.observe_logits(sequence, tree, rows[: len(tree) + 1])
@@ -58,13 +59,25 @@ def step(
         seconds = StepSeconds.up_to_now(started_at, drafted_at, planned_at, read_at)
         row_lens = plan.rows.row_lens
         on_step(
-            StepRecord(batch, plan.trees, row_lens, logits, target_ids, verdicts, commits, seconds)
+            StepRecord(batch, plan.trees, row_lens, scores, target_ids, verdicts, commits, seconds)
         )
     return commits
 
 
+def process_rows(logits: Tensor, trees: Seq[DraftTree], batch: Seq[Sequence]) -> Tensor:
+    """The logits as the requests' own processors leave them; untouched if no request has any."""
+    if not any(sequence.processors for sequence in batch):
+        return logits
+    scores = at_least_fp32(logits).clone()
+    for i, (sequence, tree) in enumerate(zip(batch, trees, strict=True)):
+        if sequence.processors:
+            rows = slice(0, 1 + len(tree))
+            scores[i, rows] = sequence.process(tree, scores[i, rows])
+    return scores
+
+
 def choose_tokens(logits: Tensor, plan: Plan, batch: Seq[Sequence]) -> Tensor:
-    """The token the target writes after each row, `[seqs, rows]`.
+    """The token the target writes after each row, `[seqs, rows]`, by its processed logits.
 
     Greedy rows take their likeliest token; sampled rows draw with the noise of their own
     request's seed and the position that follows the row.

@@ -72,7 +72,7 @@ class StepRecord:
     Args:
         trees: as planned; node `i` is row `i + 1`.
         row_lens: rows that the target read.
-        logits: `[seqs, rows, vocab]`.
+        logits: `[seqs, rows, vocab]`, after the processors of each request.
         target_ids: the token the target writes after each row, `[seqs, rows]`.
     """
 

@@ -86,12 +86,16 @@ class Pricing(ABC):
         del sequence
 
     def _ask_one(self, drafter: Drafter, batch: Seq[Sequence], max_nodes: int) -> Draft:
-        asked = [i for i, sequence in enumerate(batch) if self._wants(drafter.name, sequence)]
+        asked = [
+            i
+            for i, sequence in enumerate(batch)
+            if sequence.stats.drafting_off_reason is None and self._wants(drafter.name, sequence)
+        ]
         trees: list[DraftTree | None] = [None] * len(batch)
         if not asked:
             return Draft(drafter.name, tuple(trees), 0.0)
         started_at = time.perf_counter()
-        depths = tuple(batch[i].remaining - 1 for i in asked)
+        depths = tuple(batch[i].max_draft_depth for i in asked)
         proposed = drafter.propose([batch[i] for i in asked], Budget(max_nodes, depths))
         if len(proposed) != len(asked):
             raise DrafterError(
@@ -183,7 +187,7 @@ class Priced(Pricing):
         num_seqs, context = len(batch), _context(batch)
         choice = choose_nodes(
             trees,
-            [sequence.remaining - 1 for sequence in batch],
+            [sequence.max_draft_depth for sequence in batch],
             max_nodes,
             pass_seconds=lambda rows: self.costs.seconds(PassSize(num_seqs, rows, context)),
             draft_seconds=sum(draft.seconds for draft in drafts),
