@@ -13,6 +13,8 @@ from typing import Any, Self, overload
 from outdraft.draft import DrafterContext, make_drafter
 from outdraft.engine import Engine, OnPrompt
 from outdraft.errors import SettingsError
+from outdraft.grammar.matcher import Matcher
+from outdraft.grammar.tokenizer import GrammarTokenizer
 from outdraft.interfaces import Drafter, TargetModel
 from outdraft.models.load import load_model
 from outdraft.models.processors import make_processors
@@ -300,8 +302,20 @@ class Outdraft:
             max_context=self.target.max_context,
             decode=text_decoder(self.tokenizer),
             prediction_ids=self._prediction_ids(settings),
+            matcher=self._matcher(settings),
             processors=processors,
             drafting_off_reason=drafting_off_reason,
+        )
+
+    def _matcher(self, settings: GenerationSettings) -> Matcher | None:
+        source = settings.grammar_source
+        return None if source is None else self._grammar_tokenizer.matcher(source)
+
+    @cached_property
+    def _grammar_tokenizer(self) -> GrammarTokenizer:
+        """The tokenizer as grammars see it, made on first use."""
+        return GrammarTokenizer(
+            self.tokenizer, vocab_size=self.target.vocab_size, eos_ids=self._eos_ids
         )
 
     def _prediction_ids(self, settings: GenerationSettings) -> list[int]:

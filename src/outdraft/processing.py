@@ -13,6 +13,7 @@ from collections.abc import Sequence as Seq
 
 from torch import Tensor
 
+from outdraft.grammar.matcher import Matcher
 from outdraft.types import DraftTree
 
 
@@ -41,6 +42,24 @@ class RowProcessor(ABC):
     def advance(self, token_id: int) -> None:
         """Takes note of a token that became part of the text, the one that ends it included."""
         del token_id
+
+
+class GrammarMask(RowProcessor):
+    """Rules out what a grammar forbids; the first of a request's processors.
+
+    What others take away or divide up is then shared among allowed tokens alone.
+    """
+
+    def __init__(self, matcher: Matcher) -> None:
+        self._matcher = matcher
+
+    def process(self, ids: Seq[int], tree: DraftTree, logits: Tensor) -> Tensor:
+        del ids
+        is_allowed = self._matcher.mask_rows(tree).to(logits.device, non_blocking=True)
+        return logits.masked_fill_(~is_allowed, float("-inf"))
+
+    def advance(self, token_id: int) -> None:
+        self._matcher.advance(token_id)
 
 
 def row_paths(tree: DraftTree) -> list[tuple[int, ...]]:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence as Seq
 
 from torch import Tensor
 
-from outdraft.processing import RowProcessor
+from outdraft.grammar.matcher import Matcher
+from outdraft.processing import GrammarMask, RowProcessor
 from outdraft.settings import GenerationSettings
 from outdraft.stats import Stats
 from outdraft.stopping import StopStrings
@@ -28,6 +29,8 @@ class Sequence:
         decode: from new token ids to text.
         prediction_ids: the new tokens somebody expects; a hint for drafters.
         processors: of its logits, in this order.
+        matcher: of the grammar that its text follows, at the beginning; masks logits before all
+            processors.
         drafting_off_reason: why nothing may be guessed for it; `None` lets drafters guess.
     """
 
@@ -43,6 +46,7 @@ class Sequence:
         decode: Decode,
         prediction_ids: Seq[int] = (),
         processors: Seq[RowProcessor] = (),
+        matcher: Matcher | None = None,
         drafting_off_reason: str | None = None,
     ) -> None:
         self.request_id = request_id
@@ -51,7 +55,9 @@ class Sequence:
         self.settings = settings
         self.seed = seed
         self.prediction_ids = tuple(prediction_ids)
-        self.processors = tuple(processors)
+        self.matcher = matcher
+        masks = [GrammarMask(matcher)] if matcher is not None else []
+        self.processors = (*masks, *processors)
         self.text = ""
         self.finish_reason: FinishReason | None = None
         self.stats = Stats(drafting_off_reason=drafting_off_reason)

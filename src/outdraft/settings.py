@@ -13,11 +13,14 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationError,
     model_validator,
 )
 
 from outdraft.errors import SettingsError
+from outdraft.grammar.schema import as_schema_text
+from outdraft.grammar.source import KINDS, GrammarSource, read_source
 
 DEFAULT_MODEL = "smollm2-135m"
 AUTO_DRAFTER = "suffix,recycling,prediction"
@@ -109,6 +112,10 @@ class GenerationSettings(_Settings):
         n: answers to the same prompt; the first has the request's seed.
         best_of: draw so many answers and return the `n` with the highest mean log-probability.
         prediction: the text the answer is expected to be; only a guess, for drafters that use it.
+        json_schema: the text is JSON of this schema: a dict, JSON text or a pydantic model class.
+        regex: all of the text matches this regular expression.
+        grammar: the text follows this grammar, in Lark or GBNF.
+        choices: the text is one of these. Of the last four, one can be given; see docs/grammars.md.
     """
 
     max_new_tokens: int = Field(default=256, ge=1)
@@ -142,6 +149,11 @@ class GenerationSettings(_Settings):
     n: int = Field(default=1, ge=1)
     best_of: int | None = Field(default=None, ge=1)
     prediction: str | None = None
+    json_schema: Annotated[str | None, BeforeValidator(as_schema_text)] = None
+    regex: str | None = Field(default=None, min_length=1)
+    grammar: str | None = Field(default=None, min_length=1)
+    choices: Annotated[tuple[_Text, ...], BeforeValidator(_as_tuple)] = ()
+    _grammar_source: GrammarSource | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _has_no_contradictions(self) -> Self:
@@ -161,6 +173,25 @@ class GenerationSettings(_Settings):
                 "temperature above 0, or n=1"
             )
         return self
+
+    @model_validator(mode="after")
+    def _has_one_grammar_that_can_be_followed(self) -> Self:
+        given = [kind for kind in KINDS if getattr(self, kind)]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other; give one of them")
+        if given and self.ignore_eos:
+            raise ValueError(
+                f"ignore_eos goes on past the end of a text, and {given[0]} says where that is; "
+                "leave one of them out"
+            )
+        if given:
+            self._grammar_source = read_source(given[0], getattr(self, given[0]))
+        return self
+
+    @property
+    def grammar_source(self) -> GrammarSource | None:
+        """What the text has to look like, if that was said."""
+        return self._grammar_source
 
     @property
     def is_greedy(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence as Seq
 from typing import Any
 
+from outdraft.grammar.matcher import Matcher
 from outdraft.processing import RowProcessor
 from outdraft.sequence import Decode, Sequence
 from outdraft.settings import GenerationSettings
@@ -76,6 +77,7 @@ def make_sequence(
     max_context: int = 4096,
     decode: Decode = decode_letters,
     processors: Seq[RowProcessor] = (),
+    matcher: Matcher | None = None,
     drafting_off_reason: str | None = None,
     **settings: Any,
 ) -> Sequence:
@@ -89,5 +91,6 @@ def make_sequence(
         max_context=max_context,
         decode=decode,
         processors=processors,
+        matcher=matcher,
         drafting_off_reason=drafting_off_reason,
     )

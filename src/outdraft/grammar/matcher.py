@@ -9,7 +9,7 @@ guess much the same, and the rows that are read were looked at before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence as Seq
+from collections.abc import Callable, Iterator, Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,11 +18,16 @@ import torch
 from torch import Tensor
 
 from outdraft.errors import SettingsError
+from outdraft.grammar.growing import GrowingTree
 from outdraft.types import DraftTree
 
 _ROOT = -1
 # Where several tokens end a text, the model's usual one is likely, but not certain.
 _LIKELY_END = 0.9
+# Where the next characters are certain but not how they are cut into tokens, models mostly cut them
+# as their tokenizer does; the last token may go on into what is free.
+_LIKELY_CUT = 0.9
+_LIKELY_LAST_CUT = 0.7
 
 
 @dataclass(eq=False, slots=True)
@@ -32,6 +37,7 @@ class _Place:
     Args:
         depth: tokens walked since the request began.
         forced_id: the only token that may follow, if there is but one.
+        likely: the token that follows in all likelihood, and how likely it is, if there is one.
         can_end: the text may end here.
         must_end: nothing else may follow.
         children: places that were looked at; `None` where the grammar forbids the token.
@@ -41,6 +47,7 @@ class _Place:
     parent: _Place | None
     token_id: int
     forced_id: int | None = None
+    likely: tuple[int, float] | None = None
     can_end: bool = False
     must_end: bool = False
     is_behind_end: bool = False
@@ -56,11 +63,21 @@ class Matcher:
 
     Args:
         state: llguidance's, at the beginning of the text.
+        tokenize: from bytes to token ids.
         likely_eos: of `eos_ids`, the one to guess where the text has to end.
     """
 
-    def __init__(self, state: Any, *, vocab_size: int, eos_ids: Seq[int], likely_eos: int) -> None:
+    def __init__(
+        self,
+        state: Any,
+        tokenize: Callable[[bytes], Seq[int]],
+        *,
+        vocab_size: int,
+        eos_ids: Seq[int],
+        likely_eos: int,
+    ) -> None:
         self._state = state
+        self._tokenize = tokenize
         self._vocab_size = vocab_size
         self._eos_ids = frozenset(eos_ids)
         self._likely_eos = likely_eos
@@ -111,36 +128,33 @@ class Matcher:
 
     def forced_ids(self, max_len: int) -> tuple[int, ...]:
         """The next tokens, as far as there is no choice."""
-        return self.add_forced(DraftTree(), max_len).token_ids
+        ids: list[int] = []
+        place = self._root
+        while len(ids) < max_len and place.likely is not None and place.likely[1] == 1.0:
+            ids.append(place.likely[0])
+            place = self._child_that_is_there(place, ids[-1])
+        return tuple(ids)
 
     def add_forced(self, tree: DraftTree, max_depth: int) -> DraftTree:
-        """A pruned tree in which every path goes on as long as there is no choice.
+        """A pruned tree in which every path goes on as long as the grammar says how.
 
-        New nodes stand behind the tree's own, which keep their places; forced ones are certain.
+        New nodes stand behind the tree's own, which keep their places. Where there is no choice
+        they are certain; where only the characters are, they are likely.
         """
         place_of = {_ROOT: self._root, **self._places(tree)}
-        depth_of = {_ROOT: 0, **dict(enumerate(tree.depths()))}
-        token_ids, parents = list(tree.token_ids), list(tree.parents)
-        acceptance = list(tree.acceptance)
-        node_of = {key: node for node, key in enumerate(zip(parents, token_ids, strict=True))}
+        grown = GrowingTree(tree)
         for start in _depth_first(tree):
             node = start
-            while depth_of[node] < max_depth:
-                forced, certainty = self._forced(place_of[node])
-                if forced is None:
-                    break
-                if (known := node_of.get((node, forced))) is not None:
-                    acceptance[known] = max(acceptance[known], certainty)
+            while grown.depth_of[node] < max_depth and (likely := place_of[node].likely):
+                token_id, acceptance = likely
+                known = grown.node_of.get((node, token_id))
+                if known is not None:
+                    grown.raise_to(known, acceptance)
                     break  # it is a start of its own
-                place = self._child(place_of[node], forced)
-                assert place is not None  # the grammar forces nothing that it forbids
-                token_ids.append(forced)
-                parents.append(node)
-                acceptance.append(certainty)
-                depth = depth_of[node] + 1
-                node = len(token_ids) - 1
-                place_of[node], depth_of[node] = place, depth
-        return DraftTree(tuple(token_ids), tuple(parents), tuple(acceptance), tree.drafter)
+                place = self._child_that_is_there(place_of[node], token_id)
+                node = grown.add(node, token_id, acceptance)
+                place_of[node] = place
+        return grown.to_tree()
 
     def mask_rows(self, tree: DraftTree) -> Tensor:
         """Which tokens may follow each row, `[1 + nodes, vocab]`, bool.
@@ -168,10 +182,10 @@ class Matcher:
         del place_of[_ROOT]
         return place_of
 
-    def _forced(self, place: _Place) -> tuple[int | None, float]:
-        if place.must_end:
-            return self._likely_eos, self._end_acceptance
-        return place.forced_id, 1.0
+    def _child_that_is_there(self, place: _Place, token_id: int) -> _Place:
+        child = self._child(place, token_id)
+        assert child is not None  # a likely token is an allowed one
+        return child
 
     def _child(self, place: _Place, token_id: int) -> _Place | None:
         """Where a token leads, `None` where it is forbidden; nothing follows the end."""
@@ -188,7 +202,8 @@ class Matcher:
 
     def _try(self, place: _Place, child: _Place) -> bool:
         """Moves the state to a child that was not looked at yet, if the grammar allows it."""
-        if place.must_end or place.forced_id not in (None, child.token_id):
+        is_token = 0 <= child.token_id < self._vocab_size
+        if not is_token or place.must_end or place.forced_id not in (None, child.token_id):
             return False
         self._go(place)
         if self._state.try_consume_tokens([child.token_id]) != 1:
@@ -221,9 +236,15 @@ class Matcher:
         self._check()
         place.can_end = self._state.is_accepting()
         place.must_end = self._state.is_stopped()
-        if not place.must_end:
-            forced = self._state.compute_ff_tokens()
-            place.forced_id = forced[0] if forced else None
+        if place.must_end:
+            place.likely = self._likely_eos, self._end_acceptance
+        elif forced := self._state.compute_ff_tokens():
+            place.forced_id = forced[0]
+            place.likely = forced[0], 1.0
+        elif certain := self._state.compute_ff_bytes():
+            token_id, *others = self._tokenize(certain)
+            if self._state.validate_tokens([token_id]) == 1:
+                place.likely = token_id, _LIKELY_CUT if others else _LIKELY_LAST_CUT
         return place
 
     def _bits(self, place: _Place) -> bytes:

@@ -47,17 +47,20 @@ def as_schema_text(schema: Any) -> str | None:
             schema = json.loads(schema)
         except json.JSONDecodeError as error:
             raise SettingsError(
-                f"the text is no JSON ({error.msg} at line {error.lineno}, column {error.colno})"
+                f"json_schema: the text is no JSON ({error.msg} at line {error.lineno}, "
+                f"column {error.colno})"
             ) from None
     if not isinstance(schema, Mapping):
         raise SettingsError(
-            "a schema is a dict, its JSON text or a pydantic model class; "
+            "json_schema: a schema is a dict, its JSON text or a pydantic model class; "
             f"got {type(schema).__name__}"
         )
     try:
         return json.dumps(dict(schema), ensure_ascii=False)
     except (TypeError, ValueError) as error:
-        raise SettingsError(f"the schema cannot be written as JSON ({error})") from None
+        raise SettingsError(
+            f"json_schema: the schema cannot be written as JSON ({error})"
+        ) from None
 
 
 def place_of_fault(schema: Schema, message: str, fault_of: Callable[[Schema], str]) -> str:

@@ -6,12 +6,14 @@ import json
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from outdraft.errors import SettingsError
 from outdraft.grammar.schema import place_of_fault
 
 Kind = Literal["json_schema", "regex", "grammar", "choices"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""The settings by which a grammar comes."""
 
 # As Python's json.dumps writes it. Free white space would let a model write nothing else for ever.
 _JSON_STYLE: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}

@@ -69,6 +69,7 @@ class GrammarTokenizer:
         self._compiled.move_to_end(source)
         return Matcher(
             compiled.deep_copy(),
+            self._tokens.tokenize_bytes,
             vocab_size=self._tokens.vocab_size,
             eos_ids=self._eos_ids,
             likely_eos=self._likely_eos,

@@ -21,9 +21,10 @@ from dataclasses import dataclass, field, replace
 from outdraft.errors import DrafterError
 from outdraft.interfaces import Drafter
 from outdraft.plan.blend import Blend, blend
-from outdraft.plan.budget import Choice, choose_nodes
+from outdraft.plan.budget import choose_nodes
 from outdraft.plan.calibration import Calibrator, judged_nodes
 from outdraft.plan.cost_model import CostModel, PassSize
+from outdraft.plan.forced import FORCED, add_forced
 from outdraft.plan.gate import Gate
 from outdraft.sequence import Sequence
 from outdraft.stats import DrafterStats
@@ -67,7 +68,16 @@ class Pricing(ABC):
     def ask(self, drafter: Drafter, batch: Seq[Sequence], max_nodes: int) -> Offer:
         """The guesses of a drafter, or of all its parts, and how many of them to read."""
         drafts = tuple(self._ask_one(part, batch, max_nodes) for part in drafter.parts)
-        return self._offer(drafts, batch, max_nodes)
+        blends = [self._blend(_trees_for(drafts, i), each) for i, each in enumerate(batch)]
+        if not drafter.is_plain and any(sequence.matcher is not None for sequence in batch):
+            started_at = time.perf_counter()
+            blends = [add_forced(*each, max_nodes) for each in zip(blends, batch, strict=True)]
+            trees = (
+                None if sequence.matcher is None else each.tree
+                for each, sequence in zip(blends, batch, strict=True)
+            )
+            drafts += (Draft(FORCED, tuple(trees), time.perf_counter() - started_at),)
+        return Offer(drafts, tuple(blends), self._width(drafts, blends, batch, max_nodes))
 
     def learn(
         self, offer: Offer, plan: Plan, batch: Seq[Sequence], commits: Seq[Commit], seconds: float
@@ -106,15 +116,23 @@ class Pricing(ABC):
             # Whoever was asked answers for a tree, and is paid for it, whatever name it bears.
             is_named = tree.drafter == drafter.name
             trees[i] = tree if is_named else replace(tree, drafter=drafter.name)
-        return Draft(drafter.name, tuple(trees), time.perf_counter() - started_at)
+        seconds = time.perf_counter() - started_at
+        pruned = (_pruned(tree, each) for tree, each in zip(trees, batch, strict=True))
+        return Draft(drafter.name, tuple(pruned), seconds)
 
     @abstractmethod
     def _wants(self, drafter: str, sequence: Sequence) -> bool:
         """Whether a drafter is asked about a sequence in this step."""
 
     @abstractmethod
-    def _offer(self, drafts: tuple[Draft, ...], batch: Seq[Sequence], max_nodes: int) -> Offer:
-        """Merges drafts and decides how many guesses are read."""
+    def _blend(self, trees: list[DraftTree], sequence: Sequence) -> Blend:
+        """Merges the drafts for one sequence."""
+
+    @abstractmethod
+    def _width(
+        self, drafts: Seq[Draft], blends: Seq[Blend], batch: Seq[Sequence], max_nodes: int
+    ) -> int:
+        """How many guesses of each sequence are worth reading, at most."""
 
     @abstractmethod
     def _learn(
@@ -130,9 +148,15 @@ class Unpriced(Pricing):
         del drafter, sequence
         return True
 
-    def _offer(self, drafts: tuple[Draft, ...], batch: Seq[Sequence], max_nodes: int) -> Offer:
-        blends = tuple(_as_stated(_trees_for(drafts, i)) for i in range(len(batch)))
-        return Offer(drafts, blends, max_nodes)
+    def _blend(self, trees: list[DraftTree], sequence: Sequence) -> Blend:
+        del sequence
+        return _as_stated(trees)
+
+    def _width(
+        self, drafts: Seq[Draft], blends: Seq[Blend], batch: Seq[Sequence], max_nodes: int
+    ) -> int:
+        del drafts, blends, batch
+        return max_nodes
 
     def _learn(
         self, offer: Offer, plan: Plan, batch: Seq[Sequence], commits: Seq[Commit], seconds: float
@@ -167,26 +191,16 @@ class Priced(Pricing):
     def _wants(self, drafter: str, sequence: Sequence) -> bool:
         return self._gate(drafter, sequence).wants()
 
-    def _offer(self, drafts: tuple[Draft, ...], batch: Seq[Sequence], max_nodes: int) -> Offer:
-        blends = []
-        for i, sequence in enumerate(batch):
-            trees = _trees_for(drafts, i)
-            temperature = sequence.settings.temperature
-            probs = [self.calibrator.acceptance(tree, temperature) for tree in trees]
-            blends.append(blend(trees, probs))
-        choice = self._choose(drafts, [each.tree for each in blends], batch, max_nodes)
-        return Offer(drafts, tuple(blends), choice.max_nodes)
+    def _blend(self, trees: list[DraftTree], sequence: Sequence) -> Blend:
+        temperature = sequence.settings.temperature
+        return blend(trees, [self.calibrator.acceptance(tree, temperature) for tree in trees])
 
-    def _choose(
-        self,
-        drafts: tuple[Draft, ...],
-        trees: list[DraftTree],
-        batch: Seq[Sequence],
-        max_nodes: int,
-    ) -> Choice:
+    def _width(
+        self, drafts: Seq[Draft], blends: Seq[Blend], batch: Seq[Sequence], max_nodes: int
+    ) -> int:
         num_seqs, context = len(batch), _context(batch)
         choice = choose_nodes(
-            trees,
+            [each.tree for each in blends],
             [sequence.max_draft_depth for sequence in batch],
             max_nodes,
             pass_seconds=lambda rows: self.costs.seconds(PassSize(num_seqs, rows, context)),
@@ -195,7 +209,7 @@ class Priced(Pricing):
         )
         for sequence, num_nodes in zip(batch, choice.num_nodes, strict=True):
             self._request(sequence).is_drafting = num_nodes > 0
-        return choice
+        return choice.max_nodes
 
     def _learn(
         self, offer: Offer, plan: Plan, batch: Seq[Sequence], commits: Seq[Commit], seconds: float
@@ -216,8 +230,8 @@ class Priced(Pricing):
             temperature = sequence.settings.temperature
             for draft in offer.drafts:
                 tree = draft.trees[i]
-                if tree is None:
-                    continue
+                if tree is None or draft.drafter == FORCED:
+                    continue  # what is forced is certain, and has nothing to learn
                 self.calibrator.observe(tree, temperature, commit.token_ids)
                 gain = gains.get(draft.drafter, 0.0) * plain_seconds
                 num_asked = sum(other is not None for other in draft.trees)
@@ -237,6 +251,11 @@ def _as_stated(trees: list[DraftTree]) -> Blend:
         return blend(some)
     tree = some[0] if some else DraftTree()
     return Blend(tree, ((tree.drafter,),) * len(tree))
+
+
+def _pruned(tree: DraftTree | None, sequence: Sequence) -> DraftTree | None:
+    """Without guesses that the sequence's grammar forbids: they would cost rows, and mislead."""
+    return tree if tree is None or sequence.matcher is None else sequence.matcher.prune(tree)
 
 
 def _trees_for(drafts: Seq[Draft], seq_idx: int) -> list[DraftTree]:
