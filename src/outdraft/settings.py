@@ -36,6 +36,10 @@ def _as_tuple(value: Any) -> Any:
     return (value,)
 
 
+def _as_choices(value: Any) -> Any:
+    return None if value is None else _as_tuple(value)
+
+
 def _as_pairs(value: Any) -> Any:
     return _as_tuple(list(value.items()) if isinstance(value, Mapping) else value)
 
@@ -152,7 +156,9 @@ class GenerationSettings(_Settings):
     json_schema: Annotated[str | None, BeforeValidator(as_schema_text)] = None
     regex: str | None = Field(default=None, min_length=1)
     grammar: str | None = Field(default=None, min_length=1)
-    choices: Annotated[tuple[_Text, ...], BeforeValidator(_as_tuple)] = ()
+    choices: Annotated[
+        Annotated[tuple[_Text, ...], Field(min_length=1)] | None, BeforeValidator(_as_choices)
+    ] = None
     _grammar_source: GrammarSource | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
@@ -176,7 +182,7 @@ class GenerationSettings(_Settings):
 
     @model_validator(mode="after")
     def _has_one_grammar_that_can_be_followed(self) -> Self:
-        given = [kind for kind in KINDS if getattr(self, kind)]
+        given = [kind for kind in KINDS if getattr(self, kind) is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} exclude each other; give one of them")
         if given and self.ignore_eos:

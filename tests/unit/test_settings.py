@@ -29,6 +29,9 @@ INF, NAN = float("inf"), float("nan")
         ("seed", 2**63 - 1),
         ("stop", ("a", "bc")),
         ("ignore_eos", True),
+        ("regex", "a"),
+        ("grammar", 'start: "a"'),
+        ("choices", ("a", "b")),
     ],
 )
 def test_values_up_to_the_edge_are_taken(name: str, value: Any) -> None:
@@ -60,6 +63,16 @@ def test_values_up_to_the_edge_are_taken(name: str, value: Any) -> None:
         ("stop", ("a", "")),
         ("stop", 7),
         ("ignore_eos", "perhaps"),
+        ("json_schema", "{"),
+        ("json_schema", 7),
+        ("json_schema", {"type": "strin"}),
+        ("regex", ""),
+        ("regex", "("),
+        ("regex", 7),
+        ("grammar", ""),
+        ("grammar", "start: nothing"),
+        ("choices", ()),
+        ("choices", ("a", "")),
     ],
 )
 def test_values_over_the_edge_are_refused_by_name_and_value(name: str, value: Any) -> None:
@@ -129,3 +142,20 @@ def test_greedy_means_temperature_zero_alone() -> None:
     assert GenerationSettings().is_greedy
     assert not GenerationSettings(temperature=1e-6).is_greedy
     assert not GenerationSettings(temperature=1.0, top_k=1).is_greedy
+
+
+def test_a_text_follows_one_grammar() -> None:
+    with pytest.raises(SettingsError, match="regex and choices exclude each other"):
+        GenerationSettings(regex="a", choices=["a"])
+    with pytest.raises(SettingsError, match=r"ignore_eos .* and regex says where that is"):
+        GenerationSettings(regex="a", ignore_eos=True)
+
+
+def test_a_grammar_is_read_when_it_is_set() -> None:
+    assert GenerationSettings().grammar_source is None
+    settings = GenerationSettings(json_schema={"type": "integer"})
+    assert settings.json_schema == '{"type": "integer"}'
+    assert settings.grammar_source is not None
+    assert settings.grammar_source.kind == "json_schema"
+    assert settings.replace(temperature=1.0).grammar_source == settings.grammar_source
+    assert settings.replace(json_schema=None).grammar_source is None

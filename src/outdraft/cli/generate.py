@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,6 +30,8 @@ EXAMPLES = common.examples(
     'outdraft generate "Tell me a story" --temperature 0.8 --top-p 0.95 --seed 7',
     'outdraft generate "def fibonacci(n):" --raw --stop "def "',
     'outdraft generate "Why is the sky blue?" --drafter none --json',
+    'outdraft generate "Is water wet?" --choice yes --choice no',
+    'outdraft generate "Make up a person" --json-schema person.json',
     'outdraft generate "Count to thirty" --show-drafts',
     'outdraft generate "Count to thirty" --explain',
     'outdraft generate "Count to thirty" --trace steps.jsonl',
@@ -82,6 +85,22 @@ def generate(
         list[str] | None,
         typer.Option(metavar="S", help="End before this text; may be given several times."),
     ] = None,
+    json_schema: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write JSON of the schema in this file."),
+    ] = None,
+    regex: Annotated[
+        str | None,
+        typer.Option(metavar="R", help="Write a text that matches this regular expression."),
+    ] = None,
+    grammar: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Follow the grammar in this file, in Lark or GBNF."),
+    ] = None,
+    choice: Annotated[
+        list[str] | None,
+        typer.Option(metavar="S", help="Write one of these texts; given once for each."),
+    ] = None,
     raw: Annotated[
         bool,
         typer.Option(
@@ -133,6 +152,10 @@ def generate(
         "min_p": min_p,
         "seed": seed,
         "stop": stop or None,
+        "json_schema": _read_option(json_schema, "--json-schema"),
+        "regex": regex,
+        "grammar": _read_option(grammar, "--grammar"),
+        "choices": choice or None,
     }
     given = {name: value for name, value in given.items() if value is not None}
     settings = GenerationSettings(**given)  # refused before a model is loaded
@@ -182,6 +205,15 @@ def read_prompt(prompt: str) -> str:
     if not prompt:
         raise SettingsError("the prompt is empty; write something to answer or to go on from")
     return prompt
+
+
+def _read_option(path: Path | None, option: str) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{option} {path}: {error}; name a readable UTF-8 file") from error
 
 
 @contextmanager
