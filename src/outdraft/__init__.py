@@ -26,12 +26,13 @@ if TYPE_CHECKING:
         UnknownModelError,
         UnsupportedModelError,
     )
-    from outdraft.generate import Outdraft, Piece, Result, Stream, load
+    from outdraft.generate import Outdraft, Stream, load
     from outdraft.integrations.transformers import custom_generate
     from outdraft.interfaces import Drafter
+    from outdraft.results import Piece, Result
     from outdraft.settings import EngineSettings, GenerationSettings
     from outdraft.stats import Stats
-    from outdraft.types import Budget, Commit, DraftTree
+    from outdraft.types import Budget, Commit, DraftTree, TokenLogprob
 
 # Names are looked up on first use, so that `import outdraft` does not wait for torch.
 _HOME_OF = {
@@ -50,12 +51,13 @@ _HOME_OF = {
         ],
         "outdraft.errors",
     ),
-    **dict.fromkeys(["Outdraft", "Piece", "Result", "Stream", "load"], "outdraft.generate"),
+    **dict.fromkeys(["Outdraft", "Stream", "load"], "outdraft.generate"),
+    **dict.fromkeys(["Piece", "Result"], "outdraft.results"),
     "custom_generate": "outdraft.integrations.transformers",
     "Drafter": "outdraft.interfaces",
     **dict.fromkeys(["EngineSettings", "GenerationSettings"], "outdraft.settings"),
     "Stats": "outdraft.stats",
-    **dict.fromkeys(["Budget", "Commit", "DraftTree"], "outdraft.types"),
+    **dict.fromkeys(["Budget", "Commit", "DraftTree", "TokenLogprob"], "outdraft.types"),
 }
 
 __all__ = [
@@ -77,6 +79,7 @@ __all__ = [
     "SettingsError",
     "Stats",
     "Stream",
+    "TokenLogprob",
     "UnknownModelError",
     "UnsupportedModelError",
     "__version__",

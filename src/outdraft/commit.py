@@ -9,7 +9,7 @@ from collections.abc import Sequence as Seq
 
 from outdraft.interfaces import Drafter, KVCache
 from outdraft.sequence import Sequence
-from outdraft.types import Commit, Origin, Plan, Verdict
+from outdraft.types import Commit, Origin, Plan, TokenLogprob, Verdict
 
 
 def commit(
@@ -32,15 +32,24 @@ def commit(
         sequence.stats.count_step(len(tree), verdict.judged, len(verdict.path) - 1)
         origins: list[Origin] = ["drafted"] * (len(verdict.path) - 1)
         origins.append(verdict.origin)
-        done = append_tokens(sequence, verdict.token_ids, origins)
+        done = append_tokens(sequence, verdict.token_ids, origins, verdict.logprobs)
         cache.commit(seq_idx, verdict.path[: len(done.token_ids)])
         drafter.observe(sequence, done)
         commits.append(done)
     return commits
 
 
-def append_tokens(sequence: Sequence, token_ids: Seq[int], origins: Seq[Origin]) -> Commit:
-    """Adds tokens one by one through the stop rules; nothing behind the first stop is kept."""
+def append_tokens(
+    sequence: Sequence,
+    token_ids: Seq[int],
+    origins: Seq[Origin],
+    logprobs: Seq[TokenLogprob] = (),
+) -> Commit:
+    """Adds tokens one by one through the stop rules; nothing behind the first stop is kept.
+
+    Args:
+        logprobs: of the tokens; none where the request does not want them.
+    """
     pieces = []
     for token_id in token_ids:
         pieces.append(sequence.append(token_id))
@@ -48,10 +57,12 @@ def append_tokens(sequence: Sequence, token_ids: Seq[int], origins: Seq[Origin])
             break
     num_kept = len(pieces)
     sequence.stats.count_tokens(origins[:num_kept])
+    sequence.logprobs += logprobs[:num_kept]
     return Commit(
         request_id=sequence.request_id,
         token_ids=tuple(token_ids[:num_kept]),
         origins=tuple(origins[:num_kept]),
         text="".join(pieces),
         finish_reason=sequence.finish_reason,
+        logprobs=tuple(logprobs[:num_kept]),
     )

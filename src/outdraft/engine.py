@@ -12,6 +12,7 @@ from torch import Tensor
 from outdraft.commit import append_tokens
 from outdraft.errors import SettingsError
 from outdraft.interfaces import Drafter, TargetModel
+from outdraft.logprobs import token_logprobs, with_logprobs
 from outdraft.plan import Pricing, Unpriced
 from outdraft.sampling import choose
 from outdraft.sequence import Sequence
@@ -120,7 +121,9 @@ class Engine:
             read_at = time.perf_counter()
             scores = process_rows(logits[None], [DraftTree()], [sequence])[0]
             drawn = choose(scores, [sequence.prompt_len], sequence.settings, sequence.seed)
-            commit = append_tokens(sequence, [int(drawn)], ("plain",))
+            verdict = Verdict((0,), (int(drawn),), "plain", ())
+            (verdict,) = with_logprobs([verdict], logits[None], scores[None], [sequence])
+            commit = append_tokens(sequence, verdict.token_ids, ("plain",), verdict.logprobs)
             self._drafter.observe(sequence, commit)
             if self._on_step is not None:
                 seconds = StepSeconds.up_to_now(started_at, started_at, started_at, read_at)
@@ -140,12 +143,17 @@ class Engine:
             rows = Rows.chain(token_ids, start, self._target.device)
             with sequence.stats.time_target():
                 logits = self._target.forward(
-                    rows, self._cache, first_seq=seq_idx, logits_to_keep=1
-                )
+                    rows,
+                    self._cache,
+                    first_seq=seq_idx,
+                    logits_to_keep=0 if sequence.settings.prompt_logprobs else 1,
+                )[0]
+            if sequence.settings.prompt_logprobs:
+                _note_prompt(sequence, start, logits)
             self._cache.commit(seq_idx, range(len(token_ids)))
             if self._on_prompt is not None:
                 self._on_prompt(start + len(token_ids), sequence.prompt_len)
-        return logits[0]
+        return logits[-1:]
 
     def _release_finished(self) -> None:
         for seq_idx in reversed(range(len(self._running))):
@@ -164,6 +172,15 @@ class Engine:
         last = self._running.pop()
         if seq_idx < len(self._running):
             self._running[seq_idx] = last
+
+
+def _note_prompt(sequence: Sequence, start: int, logits: Tensor) -> None:
+    """How likely the prompt's tokens were; `logits` follow those from `start` on."""
+    following = sequence.ids[start + 1 : start + 1 + len(logits)]
+    num_top = sequence.settings.logprobs or 0
+    if start == 0:
+        sequence.prompt_logprobs.append(None)
+    sequence.prompt_logprobs += token_logprobs(logits[: len(following)], following, num_top)
 
 
 def _prompt_record(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Callable, Iterator, Sequence as Seq
-from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, overload
@@ -23,47 +22,20 @@ from outdraft.models.target import CausalLM
 from outdraft.models.threads import set_threads
 from outdraft.plan import Priced, Pricing
 from outdraft.plan.cost_file import known_costs
+from outdraft.results import Piece, Result, best_of, result_of
+from outdraft.sampling import sample_seed
 from outdraft.sequence import Sequence
-from outdraft.settings import AUTO_DRAFTER, DEFAULT_MODEL, EngineSettings, GenerationSettings
-from outdraft.stats import Stats
+from outdraft.settings import (
+    AUTO_DRAFTER,
+    DEFAULT_MODEL,
+    EngineSettings,
+    GenerationSettings,
+    OwnSettings,
+    settings_of_each,
+)
 from outdraft.text.prompts import Prompt, Tokenizer, bad_word_ids, is_one_prompt, to_prompt_ids
 from outdraft.trace import OnStep
-from outdraft.types import Commit, FinishReason, Origin
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One answer.
-
-    Args:
-        text: without end-of-text tokens, up to but not including a stop string.
-        token_ids: all new tokens, the one that ended the text included.
-        seed: repeats a sampled text, whatever the drafter.
-        drafter: name of the method that guessed.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    prompt_tokens: int
-    finish_reason: FinishReason
-    seed: int
-    drafter: str
-    stats: Stats
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What one step added to a streamed answer; the texts of all pieces join to the result's.
-
-    Args:
-        text: may be empty while a character or a possible stop string is unfinished.
-        token_ids: the tokens committed by the step.
-        origins: per token, where it came from.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    origins: tuple[Origin, ...]
+from outdraft.types import Commit
 
 
 class Stream:
@@ -84,7 +56,7 @@ class Stream:
         if self._sequence.finish_reason is not None:
             raise StopIteration
         (commit,) = self._step()
-        return Piece(commit.text, commit.token_ids, commit.origins)
+        return Piece(commit.text, commit.token_ids, commit.origins, commit.logprobs)
 
     def _step(self) -> list[Commit]:
         try:
@@ -106,7 +78,7 @@ class Stream:
         """
         if self._sequence.finish_reason is None:
             raise SettingsError("the stream has not ended; read it to the end or cancel() it first")
-        return _result(self._sequence, self._drafter)
+        return result_of(self._sequence, self._drafter)
 
     def __del__(self) -> None:
         self.cancel()
@@ -168,6 +140,7 @@ class Outdraft:
         *,
         drafter: str | Drafter | None = None,
         on_step: OnStep | None = None,
+        per_prompt: Seq[OwnSettings] | None = None,
         **settings: Any,
     ) -> list[Result]: ...
 
@@ -177,6 +150,7 @@ class Outdraft:
         *,
         drafter: str | Drafter | None = None,
         on_step: OnStep | None = None,
+        per_prompt: Seq[OwnSettings] | None = None,
         **settings: Any,
     ) -> Result | list[Result]:
         """Answers one prompt, or a list of prompts as one batch.
@@ -185,14 +159,20 @@ class Outdraft:
             prompts: text as it stands, chat messages, token ids, or a list of any of these.
             drafter: a method's name, `"none"` for plain decoding, or a `Drafter`.
             on_step: is told of every step; `outdraft.trace.Tracer` makes such observers.
+            per_prompt: for each of several prompts, what it asks for beside or instead of
+                `settings`.
             settings: see `GenerationSettings`.
 
         Raises:
             SettingsError: a setting is unknown or out of range, or a prompt is empty or too long.
         """
         if is_one_prompt(prompts):
-            return self._run([prompts], drafter, on_step, settings)[0]  # type: ignore[list-item]
-        return self._run(list(prompts), drafter, on_step, settings)  # type: ignore[arg-type]
+            if per_prompt is not None:
+                raise SettingsError("per_prompt is for a list of prompts; this is a single one")
+            wanted = [GenerationSettings(**settings)]
+            return self._run([prompts], wanted, drafter, on_step)[0]  # type: ignore[list-item]
+        wanted = settings_of_each(len(prompts), settings, per_prompt)
+        return self._run(list(prompts), wanted, drafter, on_step)  # type: ignore[arg-type]
 
     def stream(
         self,
@@ -211,6 +191,11 @@ class Outdraft:
         """
         used = self.drafter(drafter)
         wanted = GenerationSettings(**settings)
+        if wanted.num_samples > 1:
+            raise SettingsError(
+                f"a stream is one answer and not {wanted.num_samples}; leave out n and best_of, or "
+                "call generate()"
+            )
         engine = Engine(
             self.target,
             used,
@@ -259,14 +244,17 @@ class Outdraft:
     def _run(
         self,
         prompts: list[Prompt],
+        settings: list[GenerationSettings],
         drafter: str | Drafter | None,
         on_step: OnStep | None,
-        settings: dict[str, Any],
     ) -> list[Result]:
         used = self.drafter(drafter)
-        wanted = GenerationSettings(**settings)
         engine = Engine(self.target, used, self.settings, pricing=self._pricing, on_step=on_step)
-        sequences = [self._sequence(prompt, wanted) for prompt in prompts]
+        answers = [
+            self._sequences(prompt, wanted)
+            for prompt, wanted in zip(prompts, settings, strict=True)
+        ]
+        sequences = list(itertools.chain.from_iterable(answers))
         for sequence in sequences:
             engine.add(sequence)
         try:
@@ -275,7 +263,16 @@ class Outdraft:
         finally:
             for sequence in sequences:
                 engine.cancel(sequence)
-        return [_result(sequence, used.name) for sequence in sequences]
+        return [
+            best_of([result_of(sequence, used.name) for sequence in samples], wanted)
+            for samples, wanted in zip(answers, settings, strict=True)
+        ]
+
+    def _sequences(self, prompt: Prompt, settings: GenerationSettings) -> list[Sequence]:
+        """One for each answer to be drawn, each with a seed of its own."""
+        seed = _seed_of(settings)
+        seeds = [sample_seed(seed, index) for index in range(settings.num_samples)]
+        return [self._sequence(prompt, settings.replace(seed=each)) for each in seeds]
 
     def _sequence(self, prompt: Prompt, settings: GenerationSettings) -> Sequence:
         prompt_ids = to_prompt_ids(self.tokenizer, prompt)
@@ -297,7 +294,7 @@ class Outdraft:
             next(self._request_ids),
             prompt_ids,
             settings,
-            seed=secrets.randbits(63) if settings.seed is None else settings.seed,
+            seed=_seed_of(settings),
             eos_ids=self._eos_ids,
             max_context=self.target.max_context,
             decode=text_decoder(self.tokenizer),
@@ -394,14 +391,5 @@ def token_shower(tokenizer: Tokenizer) -> Callable[[int], str]:
     return show
 
 
-def _result(sequence: Sequence, drafter: str) -> Result:
-    assert sequence.finish_reason is not None  # callers wait for the end
-    return Result(
-        text=sequence.text,
-        token_ids=tuple(sequence.new_ids),
-        prompt_tokens=sequence.prompt_len,
-        finish_reason=sequence.finish_reason,
-        seed=sequence.seed,
-        drafter=drafter,
-        stats=sequence.stats,
-    )
+def _seed_of(settings: GenerationSettings) -> int:
+    return secrets.randbits(63) if settings.seed is None else settings.seed

@@ -116,6 +116,11 @@ def choose(
     return draw(probs, noise)
 
 
+def sample_seed(seed: int, index: int) -> int:
+    """The seed of a request's answer number `index`, from 0 on; the first has the request's own."""
+    return seed if index == 0 else _mix64(_mix64(seed) ^ index) >> 1
+
+
 def at_least_fp32(logits: Float[Tensor, "... vocab"]) -> Float[Tensor, "... vocab"]:
     """Half precision raised to fp32; the logits themselves where there is nothing to raise."""
     return logits if logits.dtype == torch.float64 else logits.float()

@@ -13,7 +13,7 @@ from outdraft.settings import GenerationSettings
 from outdraft.stats import Stats
 from outdraft.stopping import StopStrings
 from outdraft.text.detokenizer import Detokenizer
-from outdraft.types import DraftTree, FinishReason
+from outdraft.types import DraftTree, FinishReason, TokenLogprob
 
 Decode = Callable[[Seq[int]], str]
 
@@ -59,6 +59,8 @@ class Sequence:
         masks = [GrammarMask(matcher)] if matcher is not None else []
         self.processors = (*masks, *processors)
         self.text = ""
+        self.logprobs: list[TokenLogprob] = []  # of the new tokens, where they are wanted
+        self.prompt_logprobs: list[TokenLogprob | None] = []  # likewise; the first token has none
         self.finish_reason: FinishReason | None = None
         self.stats = Stats(drafting_off_reason=drafting_off_reason)
         self._end_ids = (frozenset() if settings.ignore_eos else eos_ids) | set(settings.stop_ids)

@@ -5,7 +5,7 @@ Unknown names are refused, so a misspelt option is an error and never a shrug.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence as Seq
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -52,6 +52,11 @@ class _Settings(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise SettingsError(_readable(error, type(self))) from None
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What was named when it was made, defaults left out."""
+        return {name: value for name, value in self if name in self.model_fields_set}
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some settings changed, checked anew."""
@@ -111,7 +116,8 @@ class GenerationSettings(_Settings):
         stop_when: callables that end the text: called once per token with all new token ids and
             all text so far, they return whether to stop.
         ignore_eos: go on past the model's end-of-text tokens.
-        logprobs: return log-probabilities: of each token, and of this many likeliest ones.
+        logprobs: return log-probabilities: of each token, and of this many likeliest ones; 0 if
+            `best_of` is given.
         prompt_logprobs: return them for the prompt's tokens, too.
         n: answers to the same prompt; the first has the request's seed.
         best_of: draw so many answers and return the `n` with the highest mean log-probability.
@@ -204,9 +210,36 @@ class GenerationSettings(_Settings):
         return self.temperature == 0.0
 
     @property
+    def wants_logprobs(self) -> bool:
+        return self.logprobs is not None or self.best_of is not None
+
+    @property
     def num_samples(self) -> int:
         """Answers to draw; of these, the best `n` are returned."""
         return self.n if self.best_of is None else self.best_of
+
+
+OwnSettings = GenerationSettings | Mapping[str, Any]
+"""What one prompt of a list asks for; of an object, what was set when it was made."""
+
+
+def settings_of_each(
+    num_prompts: int, common: Mapping[str, Any], per_prompt: Seq[OwnSettings] | None
+) -> list[GenerationSettings]:
+    """The settings of each prompt of a list: its own before the common ones."""
+    if per_prompt is None:
+        return [GenerationSettings(**common)] * num_prompts
+    if len(per_prompt) != num_prompts:
+        raise SettingsError(
+            f"per_prompt has settings for {len(per_prompt)} prompts, but there are {num_prompts}; "
+            "give one for each, {} where nothing is special"
+        )
+    return [
+        GenerationSettings(
+            **{**common, **(own.chosen if isinstance(own, GenerationSettings) else own)}
+        )
+        for own in per_prompt
+    ]
 
 
 class EngineSettings(_Settings):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from outdraft.commit import commit
 from outdraft.interfaces import Drafter, KVCache, TargetModel
+from outdraft.logprobs import with_logprobs
 from outdraft.plan import Pricing, Unpriced, make_plan
 from outdraft.sampling import at_least_fp32, choose, greedy
 from outdraft.sequence import Sequence
@@ -49,7 +50,7 @@ def step(
     if drafter.wants_logits:
         for sequence, tree, rows in zip(batch, plan.trees, logits, strict=True):
             drafter.observe_logits(sequence, tree, rows[: len(tree) + 1])
-    verdicts = verify(plan, target_ids)
+    verdicts = with_logprobs(verify(plan, target_ids), logits, scores, batch)
     commits = commit(verdicts, plan, batch, cache, drafter)
     pricing.learn(offer, plan, batch, commits, time.perf_counter() - drafted_at)
     for sequence in batch:

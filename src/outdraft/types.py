@@ -165,6 +165,23 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely the target found a token (natural logarithms).
+
+    Args:
+        logprob: as the model says, before any processing.
+        processed_logprob: after all processing, in what the token was drawn from; at temperature
+            0, after the processors. A prompt's tokens have none.
+        top: the likeliest tokens before processing and their log-probabilities, likeliest first.
+    """
+
+    token_id: int
+    logprob: float
+    processed_logprob: float | None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What the target says of one sequence's draft.
 
@@ -175,12 +192,14 @@ class Verdict:
         origin: of that last token: it replaced a wrong guess, came on top of a fully accepted
             path, or nothing had been drafted.
         judged: for depth 1, 2, ...: how many guesses had an accepted parent.
+        logprobs: of `token_ids`, where the request wants them.
     """
 
     path: tuple[int, ...]
     token_ids: tuple[int, ...]
     origin: Origin
     judged: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +212,7 @@ class Commit:
         origins: where each came from.
         text: the piece of text that these tokens complete; may be empty.
         finish_reason: set by the step that ended the request.
+        logprobs: of the tokens, where the request wants them.
     """
 
     request_id: int
@@ -200,6 +220,7 @@ class Commit:
     origins: tuple[Origin, ...]
     text: str = ""
     finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

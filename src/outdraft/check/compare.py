@@ -9,8 +9,9 @@ from outdraft.check.judge import Judge
 from outdraft.check.prompts import to_chat
 from outdraft.draft import drafter_names
 from outdraft.errors import SettingsError
-from outdraft.generate import Outdraft, Result
+from outdraft.generate import Outdraft
 from outdraft.interfaces import Drafter
+from outdraft.results import Result
 from outdraft.settings import GenerationSettings
 from outdraft.text.prompts import Prompt, to_prompt_ids
 

@@ -22,8 +22,9 @@ from outdraft.errors import SettingsError
 
 if TYPE_CHECKING:
     from outdraft.cli.recorder import Recorder
-    from outdraft.generate import Outdraft, Result
+    from outdraft.generate import Outdraft
     from outdraft.interfaces import Drafter
+    from outdraft.results import Result
     from outdraft.text.prompts import Prompt
 
 EXAMPLES = common.examples(

@@ -19,7 +19,8 @@ from outdraft.cli.writers import DraftWriter, NoWriter, TextWriter, Writer
 from outdraft.errors import SettingsError
 
 if TYPE_CHECKING:
-    from outdraft.generate import Outdraft, Result, Stream
+    from outdraft.generate import Outdraft, Stream
+    from outdraft.results import Result
     from outdraft.settings import GenerationSettings
     from outdraft.text.prompts import Prompt
     from outdraft.trace import OnStep, TraceWriter

@@ -13,7 +13,7 @@ from rich.style import Style
 from outdraft.text.detokenizer import Detokenizer
 
 if TYPE_CHECKING:
-    from outdraft.generate import Piece, Result
+    from outdraft.results import Piece, Result
     from outdraft.types import Origin
 
 # Bold and underline carry the rarer origins where colours look alike.

@@ -12,7 +12,7 @@ from outdraft.bench import run as run_module
 from outdraft.bench.figures import Figures, make_tables
 from outdraft.bench.records import Results
 from outdraft.cli.bench_table import acceptance_table, figures_tables, notes
-from outdraft.generate import Result
+from outdraft.results import Result
 from outdraft.trace import read_trace
 from support.benches import make_record, make_turn
 from support.command_line import TERMINAL, Run

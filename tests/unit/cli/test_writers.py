@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from outdraft.cli.writers import DraftWriter, NoWriter, OriginSplitter, TextWriter
-from outdraft.generate import Piece, Result
+from outdraft.results import Piece, Result
 from outdraft.sequence import Sequence
 from outdraft.stats import Stats
 from outdraft.types import Origin
