@@ -15,8 +15,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from contract.adversaries import ADVERSARIES, Adversary
-from outdraft import GenerationSettings, Outdraft, Result
-from outdraft.engine import Engine
+from outdraft import Outdraft, Result
+from outdraft.errors import SettingsError
 from outdraft.interfaces import Drafter
 from outdraft.models.target import CausalLM
 from outdraft.settings import EngineSettings
@@ -115,20 +115,40 @@ def test_requests_with_and_without_a_grammar_share_a_batch(way: dict[str, Any]) 
     singles = [
         llm.generate("He", max_new_tokens=20, seed=3, drafter="none", **each) for each in options
     ]
-    together = in_one_batch(llm, "He", options)
-    assert together == [single.token_ids for single in singles]
-    assert len(set(together)) > 2
+    together = llm.generate(
+        ["He"] * 4, max_new_tokens=20, seed=3, drafter="suffix", per_prompt=options
+    )
+    assert [result.token_ids for result in together] == [result.token_ids for result in singles]
+    assert len({result.token_ids for result in together}) > 2
 
 
-def in_one_batch(llm: Outdraft, prompt: str, options: Seq[dict[str, Any]]) -> list[tuple[int, ...]]:
-    engine = Engine(llm.target, llm.drafter("suffix"), EngineSettings())
-    settings = [GenerationSettings(max_new_tokens=20, seed=3, **each) for each in options]
-    sequences = [llm._sequence(prompt, each) for each in settings]
-    for sequence in sequences:
-        engine.add(sequence)
-    while not engine.is_idle:
-        engine.step()
-    return [tuple(sequence.new_ids) for sequence in sequences]
+@every_grammar
+def test_penalties_and_filters_choose_among_allowed_tokens(grammar: str) -> None:
+    options = {
+        "temperature": 1.0,
+        "top_k": 3,
+        "repetition_penalty": 1.4,
+        "presence_penalty": 0.5,
+        "logit_bias": {5: 8.0},
+        "logprobs": 2,
+        "n": 2,
+    }
+    llm = llm_of("byte-level")
+    options = {**options, **GRAMMARS[grammar], "max_new_tokens": LENGTH, "seed": 3}
+    plain = llm.generate(PROMPTS, drafter="none", **options)
+    drafted = llm.generate(PROMPTS, drafter="suffix", **options)
+    for result, right in zip(drafted, plain, strict=True):
+        for sample, other in zip(result.samples, right.samples, strict=True):
+            assert sample.token_ids == other.token_ids
+            if sample.finish_reason == "stop":
+                assert is_right(grammar, sample.text)
+
+
+def test_a_ban_that_leaves_nothing_is_an_error() -> None:
+    llm = llm_of("bytes")
+    (only,) = tokenizer_of("bytes")("a")["input_ids"]
+    with pytest.raises(SettingsError, match="another setting had ruled out all"):
+        llm.generate("He", regex="ab", suppress_ids=[only])
 
 
 @every_grammar

@@ -33,7 +33,7 @@ GBNF = """
 root ::= "sum(" item (", " item){1,3} ")"
 item ::= [0-9]+ | "x"
 """
-CHOICES = ["no", "nothing", "not at all", 'say "🙂"\n']
+CHOICES = ("no", "nothing", "not at all", 'say "🙂"\n')
 
 GRAMMARS: dict[str, dict[str, Any]] = {
     "json_schema": {"json_schema": json.dumps(SCHEMA)},

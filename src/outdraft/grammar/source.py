@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import lru_cache
 from types import ModuleType
 from typing import Any, Literal, get_args
 
@@ -32,7 +33,8 @@ class GrammarSource:
     text: str
 
 
-def read_source(kind: Kind, value: str | Seq[str]) -> GrammarSource:
+@lru_cache(maxsize=64)  # requests with the same grammar come in numbers
+def read_source(kind: Kind, value: str | tuple[str, ...]) -> GrammarSource:
     """Checks what a user wrote.
 
     Args:

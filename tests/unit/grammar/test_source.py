@@ -106,4 +106,4 @@ def test_without_the_library_the_way_out_is_named(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(SettingsError, match=r"pip install 'outdraft\[grammar\]'"):
-        read_source("regex", "a")
+        read_source("regex", "nobody has read this one before")
