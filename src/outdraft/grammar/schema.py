@@ -15,6 +15,7 @@ Schema = Mapping[str, Any]
 _SHARED = ("$defs", "definitions")
 _MAPS = (*_SHARED, "properties", "patternProperties", "dependentSchemas")
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_VALUES = ("const", "enum", "default", "examples")
 _SINGLES = (
     "items",
     "additionalItems",
@@ -33,7 +34,8 @@ def as_schema_text(schema: Any) -> str | None:
     """A schema as JSON text.
 
     Args:
-        schema: a mapping, JSON text, or a class of pydantic's, which knows its own schema.
+        schema: a mapping, JSON text, or a class of pydantic's, which knows its own schema; keys
+            that such a class does not ask for are not written, unless it says that it keeps them.
 
     Raises:
         SettingsError: it is none of these, or the text is no JSON object.
@@ -41,7 +43,7 @@ def as_schema_text(schema: Any) -> str | None:
     if schema is None:
         return None
     if isinstance(schema, type) and issubclass(schema, BaseModel):
-        schema = schema.model_json_schema()
+        schema = _closed(schema.model_json_schema())
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
@@ -79,6 +81,18 @@ def place_of_fault(schema: Schema, message: str, fault_of: Callable[[Schema], st
                 pointer, part, is_deeper = pointer + step, inner, True
                 break
     return pointer
+
+
+def _closed(part: Any) -> Any:
+    """A part of a schema, with objects that have the properties they name and no others."""
+    if isinstance(part, list):
+        return [_closed(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    closed = {key: each if key in _VALUES else _closed(each) for key, each in part.items()}
+    if closed.get("type") == "object" and "properties" in closed:
+        closed.setdefault("additionalProperties", False)
+    return closed
 
 
 def _parts(schema: Schema) -> Iterator[tuple[str, Schema]]:

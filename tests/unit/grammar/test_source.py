@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from outdraft.errors import SettingsError
 from outdraft.grammar.schema import as_schema_text
@@ -30,12 +30,31 @@ def test_every_kind_of_grammar_is_read(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "schema", [Person, Person.model_json_schema(), json.dumps(Person.model_json_schema())]
+    "schema", [Person.model_json_schema(), json.dumps(Person.model_json_schema())]
 )
-def test_a_schema_is_a_model_class_a_dict_or_its_text(schema: Any) -> None:
+def test_a_schema_is_a_dict_or_its_text(schema: Any) -> None:
     text = as_schema_text(schema)
     assert text is not None
     assert json.loads(text) == Person.model_json_schema()
+
+
+class Family(BaseModel):
+    members: list[Person]
+
+
+class Anything(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    name: str = "additional"
+
+
+def test_a_model_class_asks_for_its_own_fields_and_no_others() -> None:
+    schema = json.loads(as_schema_text(Family) or "")
+    assert schema["additionalProperties"] is False
+    assert schema["$defs"]["Person"]["additionalProperties"] is False
+    del schema["additionalProperties"], schema["$defs"]["Person"]["additionalProperties"]
+    assert schema == Family.model_json_schema()
+    assert json.loads(as_schema_text(Anything) or "") == Anything.model_json_schema()
 
 
 def test_no_schema_stays_none() -> None:
