@@ -181,8 +181,8 @@ class GenerationSettings(_Settings):
             )
         if self.is_greedy and self.num_samples > 1:
             raise ValueError(
-                f"{self.num_samples} answers at temperature 0 would all be the same; pass a "
-                "temperature above 0, or n=1"
+                f"temperature=0.0: {self.num_samples} answers would all be the same; give a "
+                "temperature above 0, or ask for one answer"
             )
         return self
 

@@ -26,7 +26,7 @@ from outdraft.types import TokenLogprob
 from support.tiny_models import VOCAB, tiny_target
 from support.toys import EOS, TABLE, LetterTokenizer, decode_pairs
 
-EXAMPLES = int(os.environ.get("OUTDRAFT_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("OUTDRAFT_EXAMPLES", "40"))
 DRAFTERS = [name for name in ALL if name not in ("none", "Empty")]
 PROMPTS = [(5, 6, 7, 8, 9), (7,), (10, 11, 12, 10, 11, 12, 10, 11, 12, 13), (2, 2), (3, 1, 4, 1)]
 
