@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from outdraft.chat import Chat
     from outdraft.draft import drafter_names, make_drafter
     from outdraft.errors import (
         CacheError,
@@ -21,21 +22,24 @@ if TYPE_CHECKING:
         FetchError,
         ModelError,
         OutdraftError,
+        QueueFullError,
         SelfTestError,
         SettingsError,
         UnknownModelError,
         UnsupportedModelError,
     )
-    from outdraft.generate import Outdraft, Stream, load
+    from outdraft.generate import Outdraft, load
     from outdraft.integrations.transformers import custom_generate
     from outdraft.interfaces import Drafter
-    from outdraft.results import Piece, Result
+    from outdraft.results import Piece, Result, Stream
+    from outdraft.session import Request, Session
     from outdraft.settings import EngineSettings, GenerationSettings
     from outdraft.stats import Stats
     from outdraft.types import Budget, Commit, DraftTree, TokenLogprob
 
 # Names are looked up on first use, so that `import outdraft` does not wait for torch.
 _HOME_OF = {
+    "Chat": "outdraft.chat",
     **dict.fromkeys(["drafter_names", "make_drafter"], "outdraft.draft"),
     **dict.fromkeys(
         [
@@ -44,6 +48,7 @@ _HOME_OF = {
             "FetchError",
             "ModelError",
             "OutdraftError",
+            "QueueFullError",
             "SelfTestError",
             "SettingsError",
             "UnknownModelError",
@@ -51,10 +56,11 @@ _HOME_OF = {
         ],
         "outdraft.errors",
     ),
-    **dict.fromkeys(["Outdraft", "Stream", "load"], "outdraft.generate"),
-    **dict.fromkeys(["Piece", "Result"], "outdraft.results"),
+    **dict.fromkeys(["Outdraft", "load"], "outdraft.generate"),
     "custom_generate": "outdraft.integrations.transformers",
     "Drafter": "outdraft.interfaces",
+    **dict.fromkeys(["Piece", "Result", "Stream"], "outdraft.results"),
+    **dict.fromkeys(["Request", "Session"], "outdraft.session"),
     **dict.fromkeys(["EngineSettings", "GenerationSettings"], "outdraft.settings"),
     "Stats": "outdraft.stats",
     **dict.fromkeys(["Budget", "Commit", "DraftTree", "TokenLogprob"], "outdraft.types"),
@@ -63,6 +69,7 @@ _HOME_OF = {
 __all__ = [
     "Budget",
     "CacheError",
+    "Chat",
     "Commit",
     "DraftTree",
     "Drafter",
@@ -74,8 +81,11 @@ __all__ = [
     "Outdraft",
     "OutdraftError",
     "Piece",
+    "QueueFullError",
+    "Request",
     "Result",
     "SelfTestError",
+    "Session",
     "SettingsError",
     "Stats",
     "Stream",

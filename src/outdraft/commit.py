@@ -18,12 +18,18 @@ def commit(
     batch: Seq[Sequence],
     cache: KVCache,
     drafter: Drafter,
+    *,
+    told: list[Commit] | None = None,
 ) -> list[Commit]:
     """Makes each verdict part of its sequence, token by token, up to the first that ends it.
 
     rows of the path     root   d1    d2    d3          enter the cache
     tokens committed     d1     d2    d3    own         enter the text; the last one is the
                                                         next root and is not in the cache yet
+
+    Args:
+        told: gets each commit too, before the drafter hears of it, so that a drafter that fails
+            loses none.
     """
     commits = []
     for seq_idx, (verdict, tree, sequence) in enumerate(
@@ -34,8 +40,10 @@ def commit(
         origins.append(verdict.origin)
         done = append_tokens(sequence, verdict.token_ids, origins, verdict.logprobs)
         cache.commit(seq_idx, verdict.path[: len(done.token_ids)])
-        drafter.observe(sequence, done)
         commits.append(done)
+        if told is not None:
+            told.append(done)
+        drafter.observe(sequence, done)
     return commits
 
 

@@ -1,19 +1,22 @@
-"""Requests in, commits out: admit, read prompts, step, let go."""
+"""Requests in, commits out: read prompts, admit, step, let go."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from outdraft.commit import append_tokens
 from outdraft.errors import SettingsError
-from outdraft.interfaces import Drafter, TargetModel
+from outdraft.interfaces import Drafter, KVCache, TargetModel
 from outdraft.logprobs import token_logprobs, with_logprobs
 from outdraft.plan import Pricing, Unpriced
+from outdraft.prefixes import Beginning, KeptTexts, common_len
 from outdraft.sampling import choose
 from outdraft.sequence import Sequence
 from outdraft.settings import EngineSettings
@@ -25,16 +28,39 @@ from outdraft.types import Commit, DraftTree, Rows, Verdict
 OnPrompt = Callable[[int, int], None]
 
 
+@dataclass(slots=True)
+class _Reading:
+    """A prompt on its way into a cache of its own, `num_read` tokens of it so far.
+
+    Args:
+        seconds: that its passes took.
+    """
+
+    sequence: Sequence
+    cache: KVCache
+    num_read: int
+    num_reused: int
+    seconds: float = 0.0
+
+    @property
+    def unread(self) -> list[int]:
+        """The tokens of the prompt that are still to be read."""
+        return self.sequence.ids[self.num_read :]
+
+
 class Engine:
     """Runs requests over one target, sharing its passes.
 
-    Sequences join and leave the batch between any two steps; none waits for another. After each
-    call, every running sequence's cache holds exactly its tokens but the last.
+    Sequences join and leave the batch between any two steps; none waits for another. A prompt is
+    read chunk by chunk in between, in a cache of its own, and joins the batch when it is read.
+    After each call, every running sequence's cache holds exactly its tokens but the last.
 
     Args:
         pricing: decides how many guesses are read; without it, as many as the settings allow.
         on_step: is told of every step, prompts that were read included, once it is committed.
         on_prompt: is told, after each piece of a prompt, how many tokens of how many were read.
+        kept: texts that prompts may begin with; takes in each request that ends.
+        turn: held during each call, for engines in several threads that share target or drafter.
     """
 
     def __init__(
@@ -46,6 +72,8 @@ class Engine:
         pricing: Pricing | None = None,
         on_step: OnStep | None = None,
         on_prompt: OnPrompt | None = None,
+        kept: KeptTexts | None = None,
+        turn: AbstractContextManager[object] | None = None,
     ) -> None:
         self._target = target
         self._drafter = drafter
@@ -53,20 +81,33 @@ class Engine:
         self._pricing = pricing or Unpriced()
         self._on_step = on_step
         self._on_prompt = on_prompt
+        self._kept = kept
+        self._turn = turn or nullcontext()
         self._cache = target.new_cache()
         self._waiting: deque[Sequence] = deque()
+        self._reading: _Reading | None = None
         self._running: list[Sequence] = []  # in the order of the cache's sequences
-        self._unreturned: list[Commit] = []  # of admissions, should a later one fail
+        self._unreturned: list[Commit] = []  # of this step, or of one that failed after them
 
     @property
     def is_idle(self) -> bool:
-        return not self._waiting and not self._running and not self._unreturned
+        nobody = not self._waiting and self._reading is None and not self._running
+        return nobody and not self._unreturned
 
     def add(self, sequence: Sequence) -> None:
         """Queues a request.
 
         Raises:
             SettingsError: its prompt is empty or leaves no room for a single new token.
+        """
+        self.check(sequence)
+        self._waiting.append(sequence)
+
+    def check(self, sequence: Sequence) -> None:
+        """Refuses a request that cannot be run.
+
+        Raises:
+            SettingsError: as for `add`.
         """
         if sequence.prompt_len == 0:
             raise SettingsError("the prompt has no tokens; give at least one")
@@ -76,30 +117,46 @@ class Engine:
                 f"{self._target.max_context}; shorten the prompt by at least "
                 f"{sequence.prompt_len - self._target.max_context + 1}"
             )
-        self._waiting.append(sequence)
 
+    @torch.inference_mode()
     def cancel(self, sequence: Sequence) -> None:
         """Ends a request at once and frees all it held; the others do not notice."""
-        if sequence.finish_reason is not None:
-            return
-        sequence.cancel()
-        if sequence in self._waiting:
-            self._waiting.remove(sequence)
-        elif sequence in self._running:
-            self._release(self._running.index(sequence))
+        with self._turn:
+            if sequence.finish_reason is not None:
+                return
+            sequence.cancel()
+            if sequence in self._waiting:
+                self._waiting.remove(sequence)
+            elif self._reading is not None and self._reading.sequence is sequence:
+                self._reading = None
+            elif sequence in self._running:
+                self._release(self._running.index(sequence))
+
+    def forget(self) -> None:
+        """Forgets the texts that ended requests left."""
+        with self._turn:
+            if self._kept is not None:
+                self._kept.clear()
 
     @torch.inference_mode()
     def step(self) -> list[Commit]:
-        """Admits what fits, then moves every running sequence on; returns what was committed."""
-        while self._waiting and len(self._running) < self._settings.max_batch:
-            self._unreturned.append(self._admit(self._waiting.popleft()))
-        if self._unreturned:
+        """Moves every running sequence on, then reads a chunk of the prompts that come next.
+
+        Returns:
+            What was committed; nothing where all that happened is that a part of a prompt was
+            read. What a failed step had committed is returned by the next one.
+        """
+        with self._turn:
+            if not self._unreturned:
+                if self._running:
+                    self._decode()
+                self._read_prompts()
             commits, self._unreturned = self._unreturned, []
-            return commits  # first tokens go out before any draft work
-        if not self._running:
-            return []
+            return commits
+
+    def _decode(self) -> None:
         try:
-            return step(
+            step(
                 self._running,
                 self._drafter,
                 self._target,
@@ -107,53 +164,104 @@ class Engine:
                 self._settings.max_draft_nodes,
                 pricing=self._pricing,
                 on_step=self._on_step,
+                told=self._unreturned,
             )
         finally:
             self._release_finished()
 
-    def _admit(self, sequence: Sequence) -> Commit:
-        """Reads a prompt and commits the token that follows it; a prompt half read is dropped."""
-        started_at = time.perf_counter()
-        seq_idx = self._cache.add()
-        self._running.append(sequence)
-        try:
-            logits = self._read_prompt(sequence, seq_idx)
-            read_at = time.perf_counter()
-            scores = process_rows(logits[None], [DraftTree()], [sequence])[0]
-            drawn = choose(scores, [sequence.prompt_len], sequence.settings, sequence.seed)
-            verdict = Verdict((0,), (int(drawn),), "plain", ())
-            (verdict,) = with_logprobs([verdict], logits[None], scores[None], [sequence])
-            commit = append_tokens(sequence, verdict.token_ids, ("plain",), verdict.logprobs)
-            self._drafter.observe(sequence, commit)
-            if self._on_step is not None:
-                seconds = StepSeconds.up_to_now(started_at, started_at, started_at, read_at)
-                self._on_step(_prompt_record(sequence, scores, drawn, commit, seconds))
-        except BaseException:
-            self.cancel(sequence)
-            raise
-        finally:
-            self._release_finished()
-        return commit
+    def _read_prompts(self) -> None:
+        """Reads as many tokens of prompts as a chunk has, in the order in which they came.
 
-    def _read_prompt(self, sequence: Sequence, seq_idx: int) -> Tensor:
-        """Reads it in chunks; returns the logits after its last token, `[1, vocab]`."""
-        chunk = self._settings.prompt_chunk
-        for start in range(0, sequence.prompt_len, chunk):
-            token_ids = sequence.ids[start : start + chunk]
-            rows = Rows.chain(token_ids, start, self._target.device)
-            with sequence.stats.time_target():
-                logits = self._target.forward(
-                    rows,
-                    self._cache,
-                    first_seq=seq_idx,
-                    logits_to_keep=0 if sequence.settings.prompt_logprobs else 1,
-                )[0]
-            if sequence.settings.prompt_logprobs:
-                _note_prompt(sequence, start, logits)
-            self._cache.commit(seq_idx, range(len(token_ids)))
-            if self._on_prompt is not None:
-                self._on_prompt(start + len(token_ids), sequence.prompt_len)
+        Every prompt is cut at the same places whatever the company, and so is read by the same
+        passes: a piece that is not affordable any more is left to the next step as a whole.
+        """
+        affordable = self._settings.prompt_chunk
+        while reading := self._reading or self._open_next():
+            num_tokens = min(len(reading.unread), self._settings.prompt_chunk)
+            if num_tokens > affordable:
+                return
+            affordable -= num_tokens
+            try:
+                logits = self._read(reading, num_tokens)
+                if not reading.unread:
+                    self._admit(reading, logits)
+            except BaseException:
+                self.cancel(reading.sequence)  # a prompt half read is dropped
+                raise
+            finally:
+                self._release_finished()
+
+    def _open_next(self) -> _Reading | None:
+        """Begins with the next prompt, if there is a place for it."""
+        if not self._waiting or len(self._running) >= self._settings.max_batch:
+            return None
+        sequence = self._waiting.popleft()
+        cache = self._target.new_cache()
+        known = self._longest_known(sequence)
+        if known is None:
+            cache.add()
+        else:
+            cache.add_from(*known)
+        num_reused = sequence.stats.reused_prompt_tokens = known.length if known else 0
+        self._reading = _Reading(sequence, cache, num_reused, num_reused)
+        return self._reading
+
+    def _longest_known(self, sequence: Sequence) -> Beginning | None:
+        """The longest beginning of a prompt that is held somewhere; its last token is to be read.
+
+        Ended requests leave theirs, and those that run may share it too. Who wants the prompt's
+        log-probabilities has to read all of it: nobody keeps those.
+        """
+        if self._kept is None or sequence.settings.prompt_logprobs:
+            return None
+        prompt_ids = sequence.ids[:-1]
+        held = self._cache.committed_lens
+        known = [
+            Beginning(self._cache, i, common_len(running.ids[: held[i]], prompt_ids))
+            for i, running in enumerate(self._running)
+        ]
+        if kept := self._kept.longest(prompt_ids):
+            known.append(kept)
+        return max(known, key=lambda each: each.length, default=None)
+
+    def _read(self, reading: _Reading, num_tokens: int) -> Tensor:
+        """Reads some tokens of a prompt; returns the logits after the last, `[1, vocab]`."""
+        sequence, start = reading.sequence, reading.num_read
+        started_at = time.perf_counter()
+        rows = Rows.chain(sequence.ids[start : start + num_tokens], start, self._target.device)
+        num_judged = 0 if sequence.settings.prompt_logprobs else 1  # rows; 0 is all
+        with sequence.stats.time_target():
+            logits = self._target.forward(rows, reading.cache, logits_to_keep=num_judged)[0]
+        if sequence.settings.prompt_logprobs:
+            _note_prompt(sequence, start, logits)
+        reading.cache.commit(0, range(num_tokens))
+        reading.num_read += num_tokens
+        reading.seconds += time.perf_counter() - started_at
+        if self._on_prompt is not None:
+            self._on_prompt(reading.num_read, sequence.prompt_len)
         return logits[-1:]
+
+    def _admit(self, reading: _Reading, logits: Tensor) -> None:
+        """Commits the token that follows a prompt, which runs with the others from then on."""
+        sequence, read_at = reading.sequence, time.perf_counter()
+        if self._running:
+            self._cache.add_from(reading.cache, 0, reading.num_read)
+        else:
+            self._cache = reading.cache
+        self._reading = None
+        self._running.append(sequence)
+        scores = process_rows(logits[None], [DraftTree()], [sequence])[0]
+        drawn = choose(scores, [sequence.prompt_len], sequence.settings, sequence.seed)
+        verdict = Verdict((0,), (int(drawn),), "plain", ())
+        (verdict,) = with_logprobs([verdict], logits[None], scores[None], [sequence])
+        commit = append_tokens(sequence, verdict.token_ids, ("plain",), verdict.logprobs)
+        self._unreturned.append(commit)
+        self._drafter.observe(sequence, commit)
+        if self._on_step is not None:
+            seconds = StepSeconds(
+                0.0, 0.0, reading.seconds, reading.seconds + time.perf_counter() - read_at
+            )
+            self._on_step(_prompt_record(reading, scores, drawn, commit, seconds))
 
     def _release_finished(self) -> None:
         for seq_idx in reversed(range(len(self._running))):
@@ -168,6 +276,8 @@ class Engine:
             record.memory_bytes = part.memory_bytes
         self._drafter.finish(sequence)
         self._pricing.finish(sequence)
+        if self._kept is not None:
+            self._kept.keep(self._cache, seq_idx, sequence.ids)
         self._cache.remove(seq_idx)
         last = self._running.pop()
         if seq_idx < len(self._running):
@@ -184,14 +294,14 @@ def _note_prompt(sequence: Sequence, start: int, logits: Tensor) -> None:
 
 
 def _prompt_record(
-    sequence: Sequence, logits: Tensor, drawn: Tensor, commit: Commit, seconds: StepSeconds
+    reading: _Reading, scores: Tensor, drawn: Tensor, commit: Commit, seconds: StepSeconds
 ) -> StepRecord:
     """Reading a prompt, as a step without draft."""
     return StepRecord(
-        batch=[sequence],
+        batch=[reading.sequence],
         trees=[DraftTree()],
-        row_lens=[sequence.prompt_len],
-        logits=logits[None],
+        row_lens=[reading.num_read - reading.num_reused],
+        logits=scores[None],
         target_ids=drawn[None],
         verdicts=[Verdict((0,), commit.token_ids, "plain", ())],
         commits=[commit],

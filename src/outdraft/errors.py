@@ -8,6 +8,7 @@
     │   ├── UnsupportedModelError  it is there, but no causal language model that can be driven
     │   └── SelfTestError        it was loaded, and a k-row pass disagrees with k one-row passes
     ├── DrafterError         a drafter is unknown, does not fit the target or broke its contract
+    ├── QueueFullError       more requests wait than a session lets wait
     └── CacheError           the cache was asked for something it cannot do exactly
 
 Each message names the values involved and the way out.
@@ -48,6 +49,10 @@ class NativeError(OutdraftError):
 
 class DrafterError(OutdraftError):
     """A drafter is unknown, does not fit the target, or broke its contract."""
+
+
+class QueueFullError(OutdraftError):
+    """A session has as many waiting requests as it may have; try again when some have ended."""
 
 
 class CacheError(OutdraftError):

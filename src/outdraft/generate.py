@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import itertools
-import secrets
-from collections.abc import Callable, Iterator, Sequence as Seq
+import threading
+from collections.abc import Sequence as Seq
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, overload
 
+from outdraft.aio import AsyncRequests, Pieces
+from outdraft.chat import Chat
 from outdraft.draft import DrafterContext, make_drafter
 from outdraft.engine import Engine, OnPrompt
 from outdraft.errors import SettingsError
-from outdraft.grammar.matcher import Matcher
-from outdraft.grammar.tokenizer import GrammarTokenizer
 from outdraft.interfaces import Drafter, TargetModel
 from outdraft.models.load import load_model
-from outdraft.models.processors import make_processors
 from outdraft.models.selftest import self_test
 from outdraft.models.target import CausalLM
 from outdraft.models.threads import set_threads
 from outdraft.plan import Priced, Pricing
-from outdraft.plan.cost_file import known_costs
-from outdraft.results import Piece, Result, best_of, result_of
-from outdraft.sampling import sample_seed
-from outdraft.sequence import Sequence
+from outdraft.plan.cost_file import key_of, known_costs
+from outdraft.plan.profile import load_profile
+from outdraft.prefixes import KeptTexts
+from outdraft.results import Result, Stream, best_of, result_of
+from outdraft.sequences import SequenceMaker, check_one_answer
+from outdraft.session import Session
 from outdraft.settings import (
     AUTO_DRAFTER,
     DEFAULT_MODEL,
@@ -33,66 +34,10 @@ from outdraft.settings import (
     OwnSettings,
     settings_of_each,
 )
-from outdraft.text.prompts import Prompt, Tokenizer, bad_word_ids, is_one_prompt, to_prompt_ids
+from outdraft.text.breaks import break_finder
+from outdraft.text.detokenizer import text_decoder
+from outdraft.text.prompts import Prompt, Tokenizer, is_one_prompt
 from outdraft.trace import OnStep
-from outdraft.types import Commit
-
-
-class Stream:
-    """The pieces of one answer as they come.
-
-    Leaving it early, by `cancel()`, a `with` block or deletion, frees all the request held.
-    """
-
-    def __init__(self, engine: Engine, sequence: Sequence, drafter: str) -> None:
-        self._engine = engine
-        self._sequence = sequence
-        self._drafter = drafter
-
-    def __iter__(self) -> Iterator[Piece]:
-        return self
-
-    def __next__(self) -> Piece:
-        if self._sequence.finish_reason is not None:
-            raise StopIteration
-        (commit,) = self._step()
-        return Piece(commit.text, commit.token_ids, commit.origins, commit.logprobs)
-
-    def _step(self) -> list[Commit]:
-        try:
-            return self._engine.step()
-        except BaseException:
-            self.cancel()
-            raise
-
-    def cancel(self) -> None:
-        """Ends the answer where it stands; `result` then says `cancelled`."""
-        self._engine.cancel(self._sequence)
-
-    @property
-    def result(self) -> Result:
-        """The whole answer.
-
-        Raises:
-            SettingsError: it has not ended yet.
-        """
-        if self._sequence.finish_reason is None:
-            raise SettingsError("the stream has not ended; read it to the end or cancel() it first")
-        return result_of(self._sequence, self._drafter)
-
-    def __del__(self) -> None:
-        self.cancel()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.cancel()
 
 
 class Outdraft:
@@ -101,6 +46,7 @@ class Outdraft:
     Args:
         eos_ids: tokens that end a text.
         drafter: used where a call names none.
+        pricing: in place of what this model's passes cost here, by a profile or measured.
     """
 
     def __init__(
@@ -112,15 +58,19 @@ class Outdraft:
         eos_ids: Seq[int] = (),
         drafter: str | Drafter = "auto",
         settings: EngineSettings | None = None,
+        pricing: Pricing | None = None,
     ) -> None:
         self.target = target
         self.tokenizer = tokenizer
         self.name = name
         self.settings = settings or EngineSettings()
         self.default_drafter = drafter
+        self._own_pricing = pricing
         self._eos_ids = frozenset(eos_ids)
         self._drafters: dict[str, Drafter] = {}
-        self._request_ids = itertools.count()
+        self._sequences = SequenceMaker(target, tokenizer, eos_ids=self._eos_ids)
+        self._asynchronous: AsyncRequests | None = None
+        self._turn = threading.RLock()  # one thread at a time has the target and the drafters
         self.drafter(drafter)  # an unknown name is refused here and not at the first request
 
     @overload
@@ -190,34 +140,102 @@ class Outdraft:
                 read: a long one takes a while.
         """
         used = self.drafter(drafter)
-        wanted = GenerationSettings(**settings)
-        if wanted.num_samples > 1:
-            raise SettingsError(
-                f"a stream is one answer and not {wanted.num_samples}; leave out n and best_of, or "
-                "call generate()"
-            )
-        engine = Engine(
-            self.target,
-            used,
-            self.settings,
-            pricing=self._pricing,
-            on_step=on_step,
-            on_prompt=on_prompt,
-        )
-        sequence = self._sequence(prompt, wanted)
+        engine = self._engine(used, on_step=on_step, on_prompt=on_prompt)
+        sequence = self._sequences.make(prompt, settings)
         engine.add(sequence)
         return Stream(engine, sequence, used.name)
 
-    def with_engine(self, **settings: Any) -> Outdraft:
+    def session(
+        self, *, drafter: str | Drafter | None = None, on_step: OnStep | None = None
+    ) -> Session:
+        """Many requests at once, added and removed while others run; see `Session`."""
+        used = self.drafter(drafter)
+        engine = self._engine(
+            used,
+            on_step=on_step,
+            kept=KeptTexts(self.target, self.settings.max_kept_tokens),
+        )
+        return Session(engine, self.settings, used.name, self._sequences)
+
+    def chat(
+        self, *, system: str | None = None, drafter: str | Drafter | None = None, **settings: Any
+    ) -> Chat:
+        """A conversation, each turn of which reads only what is new; see `Chat`.
+
+        Args:
+            system: what the model is told before the first turn.
+            settings: of every turn, see `GenerationSettings`.
+
+        Raises:
+            SettingsError: a setting is unknown or out of range, or the model has no chat template.
+        """
+        check_one_answer(GenerationSettings(**settings))  # here and not at the first turn
+        if self.tokenizer.chat_template is None:
+            raise SettingsError(f"{self.name} has no chat template; use generate with text instead")
+        return Chat(self.session(drafter=drafter), system=system, settings=settings)
+
+    async def agenerate(self, prompt: Prompt, **settings: Any) -> Result:
+        """Answers one prompt from a coroutine; all that wait share passes of the target.
+
+        Steps run in a worker thread. Cancelling the wait cancels the request, and the others do
+        not notice. The drafter is the default one.
+
+        Args:
+            settings: see `GenerationSettings`.
+
+        Raises:
+            SettingsError: as for `generate`.
+            QueueFullError: as many requests wait already as may, see `EngineSettings`.
+        """
+        return await self._async_requests().generate(prompt, settings)
+
+    def astream(self, prompt: Prompt, **settings: Any) -> Pieces:
+        """Answers one prompt piece by piece; otherwise as `agenerate`."""
+        return self._async_requests().stream(prompt, settings)
+
+    async def aclose(self) -> None:
+        """Cancels what `agenerate` and `astream` have running and ends their thread.
+
+        They may be called again afterwards.
+        """
+        requests, self._asynchronous = self._asynchronous, None
+        if requests is not None and requests.is_of_this_loop():
+            await requests.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def _async_requests(self) -> AsyncRequests:
+        requests = self._asynchronous
+        if requests is not None and not requests.is_of_this_loop():
+            requests.shut_down()
+            requests = None
+        if requests is None:
+            requests = self._asynchronous = AsyncRequests(self.session())
+        return requests
+
+    def with_engine(self, *, pricing: Pricing | None = None, **settings: Any) -> Outdraft:
         """The same model behind an engine with other settings; see `EngineSettings`."""
-        return Outdraft(
+        other = Outdraft(
             self.target,
             self.tokenizer,
             name=self.name,
             eos_ids=sorted(self._eos_ids),
             drafter=self.default_drafter,
             settings=self.settings.replace(**settings),
+            pricing=pricing,
         )
+        other._turn = self._turn
+        other._sequences = self._sequences
+        return other
 
     def drafter(self, choice: str | Drafter | None = None) -> Drafter:
         """The drafter of that name, made once; `None` is the default one."""
@@ -237,9 +255,38 @@ class Outdraft:
     @cached_property
     def _pricing(self) -> Pricing | None:
         """What passes cost here, measured on first use; `None` where guesses are not priced."""
+        if self._own_pricing is not None:
+            return self._own_pricing
         if not self.settings.adaptive or not isinstance(self.target, CausalLM):
             return None
-        return Priced(known_costs(self.target, self.name))
+        profile = load_profile(key_of(self.target, self.name))
+        is_break = break_finder(text_decoder(self.tokenizer))
+        if profile is not None:
+            return Priced(profile.costs, profile.calibrator, is_break=is_break)
+        return Priced(known_costs(self.target, self.name), is_break=is_break)
+
+    def _pricing_of(self, drafter: Drafter) -> Pricing | None:
+        """Plain decoding needs no prices, and nothing to be measured for them."""
+        return None if drafter.is_plain else self._pricing
+
+    def _engine(
+        self,
+        drafter: Drafter,
+        *,
+        on_step: OnStep | None,
+        on_prompt: OnPrompt | None = None,
+        kept: KeptTexts | None = None,
+    ) -> Engine:
+        return Engine(
+            self.target,
+            drafter,
+            self.settings,
+            pricing=self._pricing_of(drafter),
+            on_step=on_step,
+            on_prompt=on_prompt,
+            kept=kept,
+            turn=self._turn,
+        )
 
     def _run(
         self,
@@ -249,9 +296,9 @@ class Outdraft:
         on_step: OnStep | None,
     ) -> list[Result]:
         used = self.drafter(drafter)
-        engine = Engine(self.target, used, self.settings, pricing=self._pricing, on_step=on_step)
+        engine = self._engine(used, on_step=on_step)
         answers = [
-            self._sequences(prompt, wanted)
+            self._sequences.make_samples(prompt, wanted)
             for prompt, wanted in zip(prompts, settings, strict=True)
         ]
         sequences = list(itertools.chain.from_iterable(answers))
@@ -267,58 +314,6 @@ class Outdraft:
             best_of([result_of(sequence, used.name) for sequence in samples], wanted)
             for samples, wanted in zip(answers, settings, strict=True)
         ]
-
-    def _sequences(self, prompt: Prompt, settings: GenerationSettings) -> list[Sequence]:
-        """One for each answer to be drawn, each with a seed of its own."""
-        seed = _seed_of(settings)
-        seeds = [sample_seed(seed, index) for index in range(settings.num_samples)]
-        return [self._sequence(prompt, settings.replace(seed=each)) for each in seeds]
-
-    def _sequence(self, prompt: Prompt, settings: GenerationSettings) -> Sequence:
-        prompt_ids = to_prompt_ids(self.tokenizer, prompt)
-        if not 0 <= min(prompt_ids) <= max(prompt_ids) < self.target.vocab_size:
-            raise SettingsError(
-                f"the prompt has token ids from {min(prompt_ids)} to {max(prompt_ids)}; the "
-                f"target's vocabulary has {self.target.vocab_size}, from 0 on"
-            )
-        end_ids = frozenset() if settings.ignore_eos else self._eos_ids
-        processors, drafting_off_reason = make_processors(
-            settings,
-            prompt_len=len(prompt_ids),
-            end_ids=sorted(end_ids | set(settings.stop_ids)),
-            bad_words=bad_word_ids(self.tokenizer, settings.bad_words),
-            vocab_size=self.target.vocab_size,
-            device=self.target.device,
-        )
-        return Sequence(
-            next(self._request_ids),
-            prompt_ids,
-            settings,
-            seed=_seed_of(settings),
-            eos_ids=self._eos_ids,
-            max_context=self.target.max_context,
-            decode=text_decoder(self.tokenizer),
-            prediction_ids=self._prediction_ids(settings),
-            matcher=self._matcher(settings),
-            processors=processors,
-            drafting_off_reason=drafting_off_reason,
-        )
-
-    def _matcher(self, settings: GenerationSettings) -> Matcher | None:
-        source = settings.grammar_source
-        return None if source is None else self._grammar_tokenizer.matcher(source)
-
-    @cached_property
-    def _grammar_tokenizer(self) -> GrammarTokenizer:
-        """The tokenizer as grammars see it, made on first use."""
-        return GrammarTokenizer(
-            self.tokenizer, vocab_size=self.target.vocab_size, eos_ids=self._eos_ids
-        )
-
-    def _prediction_ids(self, settings: GenerationSettings) -> list[int]:
-        if settings.prediction is None:
-            return []
-        return list(self.tokenizer(settings.prediction, add_special_tokens=False)["input_ids"])
 
 
 def load(
@@ -365,31 +360,3 @@ def load(
         drafter=drafter,
         settings=settings,
     )
-
-
-def text_decoder(tokenizer: Tokenizer) -> Callable[[Seq[int]], str]:
-    """From new token ids to the text a user sees, special tokens left out."""
-
-    def decode(token_ids: Seq[int]) -> str:
-        text = tokenizer.decode(
-            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return str(text)
-
-    return decode
-
-
-def token_shower(tokenizer: Tokenizer) -> Callable[[int], str]:
-    """From one token id to its text, special tokens included."""
-
-    def show(token_id: int) -> str:
-        text = tokenizer.decode(
-            [token_id], skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-        return str(text)
-
-    return show
-
-
-def _seed_of(settings: GenerationSettings) -> int:
-    return secrets.randbits(63) if settings.seed is None else settings.seed

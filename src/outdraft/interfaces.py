@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as Seq
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ class Drafter(ABC):
     name: str
     score_names: tuple[str, ...] = ()
     """What the numbers in a node's `scores` are."""
+    levels: int | None = None
+    """How many levels the last proposal bought one after the other, such as passes of a draft
+    model, beyond what it takes to propose at all; `None` where levels take no time to speak of."""
     wants_logits: bool = False
     """Whether `observe_logits` is called; nothing is collected for drafters that guess from ids."""
     is_plain: bool = False
@@ -77,6 +81,19 @@ class KVCache(ABC):
         """Room for one more sequence, empty; returns its index, the highest."""
 
     @abstractmethod
+    def add_from(self, source: Self, seq_idx: int, length: int) -> int:
+        """One more sequence, which begins as another cache's does; returns its index.
+
+        Args:
+            source: a cache of the same target; it stays as it is.
+            seq_idx: of the sequence there.
+            length: positions to copy.
+
+        Raises:
+            CacheError: there is no such sequence, or it is shorter.
+        """
+
+    @abstractmethod
     def remove(self, seq_idx: int) -> None:
         """Drops a sequence; the last one takes its index."""
 
@@ -95,6 +112,15 @@ class KVCache(ABC):
             raise CacheError(
                 f"a pass over sequences {first_seq} to {first_seq + num_seqs - 1}, "
                 f"but the cache holds {held}"
+            )
+
+    def check_beginning(self, seq_idx: int, length: int) -> None:
+        """Refuses a beginning that no sequence of this cache has."""
+        self.check_seqs(seq_idx, 1)
+        if not 0 <= length <= self.committed_lens[seq_idx]:
+            raise CacheError(
+                f"the first {length} positions of sequence {seq_idx}, but it has "
+                f"{self.committed_lens[seq_idx]}"
             )
 
     @staticmethod

@@ -1,14 +1,18 @@
-"""What a user gets back."""
+"""What a user gets: the pieces of an answer as they come, and the whole of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections.abc import Iterator, Sequence as Seq
 from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
 
+from outdraft.engine import Engine
+from outdraft.errors import SettingsError
 from outdraft.sequence import Sequence
 from outdraft.settings import GenerationSettings
 from outdraft.stats import Stats
-from outdraft.types import FinishReason, Origin, TokenLogprob
+from outdraft.types import Commit, FinishReason, Origin, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,11 @@ class Piece:
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
+def piece_of(commit: Commit) -> Piece:
+    """What a user sees of a commit."""
+    return Piece(commit.text, commit.token_ids, commit.origins, commit.logprobs)
+
+
 def best_of(results: Seq[Result], settings: GenerationSettings) -> Result:
     """The answers to one prompt as one result.
 
@@ -78,6 +87,63 @@ def best_of(results: Seq[Result], settings: GenerationSettings) -> Result:
         results = sorted(results, key=lambda result: -means[result.token_ids])
     first, *others = results[: settings.n]
     return replace(first, others=tuple(others))
+
+
+class Stream:
+    """The pieces of one answer as they come.
+
+    Leaving it early, by `cancel()`, a `with` block or deletion, frees all the request held.
+    """
+
+    def __init__(self, engine: Engine, sequence: Sequence, drafter: str) -> None:
+        self._engine = engine
+        self._sequence = sequence
+        self._drafter = drafter
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self
+
+    def __next__(self) -> Piece:
+        while self._sequence.finish_reason is None:
+            for commit in self._step():  # none while a long prompt is being read
+                return piece_of(commit)
+        raise StopIteration
+
+    def _step(self) -> list[Commit]:
+        try:
+            return self._engine.step()
+        except BaseException:
+            self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """Ends the answer where it stands; `result` then says `cancelled`."""
+        self._engine.cancel(self._sequence)
+
+    @property
+    def result(self) -> Result:
+        """The whole answer.
+
+        Raises:
+            SettingsError: it has not ended yet.
+        """
+        if self._sequence.finish_reason is None:
+            raise SettingsError("the stream has not ended; read it to the end or cancel() it first")
+        return result_of(self._sequence, self._drafter)
+
+    def __del__(self) -> None:
+        self.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.cancel()
 
 
 def result_of(sequence: Sequence, drafter: str) -> Result:

@@ -250,10 +250,15 @@ class EngineSettings(_Settings):
         max_draft_nodes: guesses per sequence and step at most.
         adaptive: read as many guesses as pay on this machine, none if none does; otherwise as many
             as there are.
-        prompt_chunk: prompt rows read in one pass.
+        prompt_chunk: prompt rows read in one pass, and in one step while others decode.
+        max_waiting: requests that a session lets wait for a place; further ones are refused.
+        max_kept_tokens: of ended requests that a session or a chat keeps, so that prompts which
+            begin like them need not be read again; 0 keeps none.
     """
 
     max_batch: int = Field(default=8, ge=1)
     max_draft_nodes: int = Field(default=15, ge=0)
     adaptive: bool = True
     prompt_chunk: int = Field(default=512, ge=1)
+    max_waiting: int = Field(default=1024, ge=0)
+    max_kept_tokens: int = Field(default=8192, ge=0)

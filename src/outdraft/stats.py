@@ -53,6 +53,7 @@ class Stats:
             where guessing was allowed.
         draft_seconds, target_seconds: wall time of the request's steps spent guessing, and in
             the target passes (prompt included). Sequences in a batch share both.
+        reused_prompt_tokens: of the prompt, that were known from another text and not read.
 
     Identities: `tokens == accepted + own_tokens`, `accepted <= drafted`,
     `accepted == sum(accepted_by_depth)` unless the last step was cut by a stop rule, and without
@@ -75,11 +76,22 @@ class Stats:
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
     drafting_off_reason: str | None = None
+    reused_prompt_tokens: int = 0
 
     @property
     def tokens_per_step(self) -> float:
         """Tokens per target pass that produced them, the prompt pass included; plain is 1.0."""
         return self.tokens / (self.steps + 1)
+
+    @property
+    def rows_per_step(self) -> float:
+        """Rows of a target pass, the prompt's left out; plain is 1.0."""
+        return 1.0 + self.drafted / max(1, self.steps)
+
+    @property
+    def plain_share(self) -> float:
+        """The part of the steps in which nothing was drafted."""
+        return self.plain_steps / max(1, self.steps)
 
     @property
     def estimated_speedup(self) -> float | None:

@@ -27,6 +27,7 @@ def step(
     *,
     pricing: Pricing | None = None,
     on_step: OnStep | None = None,
+    told: list[Commit] | None = None,
 ) -> list[Commit]:
     """Moves every sequence of the batch on by at least one token.
 
@@ -34,6 +35,7 @@ def step(
         max_nodes: guesses per sequence at most.
         pricing: decides how many of them are read; without it, all are.
         on_step: is told of the step once it is committed.
+        told: gets each commit as soon as it is made, should the step fail after that.
     """
     started_at = time.perf_counter()
     pricing = pricing or Unpriced()
@@ -51,7 +53,7 @@ def step(
         for sequence, tree, rows in zip(batch, plan.trees, logits, strict=True):
             drafter.observe_logits(sequence, tree, rows[: len(tree) + 1])
     verdicts = with_logprobs(verify(plan, target_ids), logits, scores, batch)
-    commits = commit(verdicts, plan, batch, cache, drafter)
+    commits = commit(verdicts, plan, batch, cache, drafter, told=told)
     pricing.learn(offer, plan, batch, commits, time.perf_counter() - drafted_at)
     for sequence in batch:
         sequence.stats.draft_seconds += drafted_at - started_at

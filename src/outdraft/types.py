@@ -230,7 +230,13 @@ class Budget:
     Args:
         max_nodes: per sequence; a drafter may return fewer, and what is over is cut.
         max_depths: per sequence, the longest path that could still be committed.
+        min_level_tokens: tokens that another level of drafting has to bring in, by the acceptances
+            that the drafter states and for all sequences together: the tokens per second that are
+            written now, times what a level was measured to take. For drafters that pay level by
+            level, such as a draft model's passes; 0 where nothing is priced, and infinite for a
+            mere probe.
     """
 
     max_nodes: int
     max_depths: tuple[int, ...] = field(default=())
+    min_level_tokens: float = 0.0

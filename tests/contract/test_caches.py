@@ -192,6 +192,56 @@ def test_long_texts_are_kept_whole(bench: Bench) -> None:
     assert bench.held() == texts
 
 
+# --- copying --------------------------------------------------------------------------------------
+
+
+def bench_with(bench: Bench, *texts: list[int]) -> Bench:
+    """A bench of the same kind whose cache holds these numbers."""
+    other = type(bench)()
+    for text in texts:
+        seq_idx = other.cache.add()
+        other.read_pass([text], first_seq=seq_idx)
+        other.cache.commit(seq_idx, range(len(text)))
+    return other
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 300])
+def test_a_sequence_begins_as_that_of_another_cache(bench: Bench, length: int) -> None:
+    long = list(range(10, 310))
+    source = bench_with(bench, [1, 2], long)
+    bench = bench_with(bench, [7, 8, 9])
+    assert bench.cache.add_from(source.cache, 1, length) == 1
+    assert bench.held() == [[7, 8, 9], long[:length]]
+    bench.read_pass([[5], [6]])
+    bench.cache.commit(0, [0])
+    bench.cache.commit(1, [0])
+    assert bench.held() == [[7, 8, 9, 5], [*long[:length], 6]]
+    assert source.held() == [[1, 2], long]
+
+
+def test_a_sequence_may_begin_as_one_of_the_same_cache(bench: Bench) -> None:
+    bench = bench_with(bench, [1, 2, 3], [4])
+    assert bench.cache.add_from(bench.cache, 0, 2) == 2
+    assert bench.held() == [[1, 2, 3], [4], [1, 2]]
+
+
+@pytest.mark.parametrize(("seq_idx", "length"), [(0, 4), (0, -1), (1, 0), (-1, 1)])
+def test_what_another_cache_does_not_hold_cannot_be_copied(
+    bench: Bench, seq_idx: int, length: int
+) -> None:
+    source = bench_with(bench, [1, 2, 3])
+    with pytest.raises(CacheError):
+        bench.cache.add_from(source.cache, seq_idx, length)
+    assert bench.cache.committed_lens == ()
+
+
+def test_caches_of_different_models_do_not_mix() -> None:
+    source = bench_with(PositionBench(), [1, 2, 3])
+    other = PositionCache(PositionBench.SHAPES[:1])
+    with pytest.raises(CacheError, match="different shapes"):
+        other.add_from(source.cache, 0, 2)
+
+
 # --- leaving --------------------------------------------------------------------------------------
 
 

@@ -201,6 +201,9 @@ def test_a_cache_of_another_kind_is_refused(target: TargetModel) -> None:
         def add(self) -> int:
             return 0
 
+        def add_from(self, source: KVCache, seq_idx: int, length: int) -> int:
+            return 0
+
         def remove(self, seq_idx: int) -> None: ...
 
         def commit(self, seq_idx: int, path: Seq[int]) -> None: ...

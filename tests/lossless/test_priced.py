@@ -6,9 +6,12 @@ the budget is another one each time. The text stays that of plain decoding.
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
 from collections.abc import Sequence as Seq
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,21 +19,25 @@ from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from contract.drafters import ADVERSE, Maker
 from outdraft.draft import make_drafter
+from outdraft.draft.draft_model import DraftModel
 from outdraft.draft.several import Several
 from outdraft.generate import Outdraft
 from outdraft.interfaces import Drafter, TargetModel
 from outdraft.models.table import TableTarget
 from outdraft.plan import Priced
+from outdraft.plan.calibration import Calibrator
+from outdraft.plan.cost_file import key_of
 from outdraft.plan.cost_model import CostModel
 from outdraft.plan.pricing import Offer
+from outdraft.plan.profile import Profile, save_profile
 from outdraft.sequence import Sequence
-from outdraft.settings import GenerationSettings
+from outdraft.settings import AUTO_DRAFTER, GenerationSettings
 from plain import Plain, Read, decode_plainly, reader_of_model, reader_of_target
 from support.runs import run
 from support.tiny_models import CONTEXT, tiny_model, tiny_target
 from support.toys import EOS, TABLE, LetterTokenizer, decode_letters, make_sequence
 
-AUTO = "suffix,recycling"
+AUTO = AUTO_DRAFTER
 
 
 class Whims(Priced):
@@ -54,6 +61,9 @@ class Whims(Priced):
     def _wants(self, drafter: str, sequence: Sequence) -> bool:
         return self._rng.random() < 0.8
 
+    def _min_level_tokens(self, drafter: str, asked: Seq[Sequence]) -> float:
+        return self._rng.choice([0.0, 0.1, 0.4, math.inf])
+
     def _some_costs(self) -> CostModel:
         """From passes that cost nothing next to a proposal to those that take a minute."""
         rng = self._rng
@@ -71,8 +81,15 @@ def _auto(target: TargetModel, texts: Any) -> Drafter:
     return make_drafter(AUTO)
 
 
+def _model(target: TargetModel, texts: Any) -> Drafter:
+    """Mostly wrong, and now and then right."""
+    return DraftModel(TableTarget(target.vocab_size, fade=0.8, seed=56), target)
+
+
 DRAFTERS: dict[str, Maker] = {
     AUTO: _auto,
+    "model": _model,
+    "suffix,model": _several(lambda *_: make_drafter("suffix"), _model),
     **ADVERSE,
     "Wild,prompt-lookup": _several(ADVERSE["Wild"], lambda *_: make_drafter("prompt-lookup")),
     "suffix,TooLong": _several(lambda *_: make_drafter("suffix"), ADVERSE["TooLong"]),
@@ -225,10 +242,49 @@ def test_the_whims_are_worth_testing() -> None:
     stats = [sequence.stats for sequence in sequences]
     assert 0 < sum(each.plain_steps for each in stats) < sum(each.steps for each in stats)
     assert 0 < sum(each.accepted for each in stats) < sum(each.drafted for each in stats)
-    for each in stats[:4]:
-        for name in AUTO.split(","):
-            assert each.drafters[name].asked < each.steps
-    assert all(sum(s.drafters[name].asked for s in stats[:4]) > 9 for name in AUTO.split(","))
+    for name in ("suffix", "recycling"):
+        asked = sum(each.drafters[name].asked for each in stats[:4])
+        assert 9 < asked < sum(each.steps for each in stats[:4])
+
+
+def absurd_profile(seed: int) -> Profile:
+    """Costs and counts that no run on any machine would have."""
+    rng = random.Random(seed)
+    base = sorted(10 ** rng.uniform(-12, 12) for _ in range(4))
+    if seed % 2:
+        base = base[:1] * 4  # rows for nothing
+    counts = []
+    for method, warmth in itertools.product([*AUTO.split(","), "prompt-lookup"], range(3)):
+
+        def bucket() -> list[float]:
+            judged = 10 ** rng.uniform(-9, 9)
+            return [judged, judged * rng.random(), judged * rng.uniform(1e-9, 1.0)]
+
+        alike = [[stated, depth, 0, *bucket()] for stated in range(-5, 6) for depth in range(4)]
+        counts.append({"method": method, "warmth": warmth, "form": bucket(), "alike": alike})
+    per_pair = 0.0 if seed % 2 else 10 ** rng.uniform(-12, 9)
+    costs = CostModel([1, 2, 8, 9], base, per_pair=per_pair)
+    return Profile(costs, Calibrator.from_json(counts), (), "never", 0)
+
+
+@every_way
+@pytest.mark.parametrize("drafter", ["auto", "prompt-lookup"])
+def test_a_profile_of_absurd_numbers_changes_no_token(
+    drafter: str, way: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTDRAFT_HOME", str(tmp_path))
+    options = {"max_new_tokens": 30, "seed": 3, **way}
+    prompts = [list(prompt) for prompt in PROMPTS]
+    target = tiny_target("llama")
+    plain = Outdraft(target, LetterTokenizer()).generate(prompts, drafter="none", **options)
+    drafted = []
+    for seed in range(6):
+        save_profile(key_of(target, "model"), absurd_profile(seed))
+        llm = Outdraft(target, LetterTokenizer())
+        results = llm.generate(prompts, drafter=drafter, **options)
+        assert [result.token_ids for result in results] == [each.token_ids for each in plain]
+        drafted.append(sum(result.stats.drafted for result in results))
+    assert min(drafted) < max(drafted)  # they were used
 
 
 @every_way

@@ -29,6 +29,9 @@ class Journal(KVCache, Drafter):
     def add(self) -> int:
         raise NotImplementedError
 
+    def add_from(self, source: KVCache, seq_idx: int, length: int) -> int:
+        raise NotImplementedError
+
     def remove(self, seq_idx: int) -> None:
         raise NotImplementedError
 

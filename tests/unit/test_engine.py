@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ from outdraft.interfaces import Drafter, KVCache
 from outdraft.models.table import TableTarget
 from outdraft.sequence import Sequence
 from outdraft.settings import EngineSettings
+from outdraft.trace import StepRecord
 from outdraft.types import Budget, Commit, DraftTree, Rows
-from support.runs import check_cache, run
+from support.runs import check_accounts, check_cache, run
+from support.tiny_models import tiny_target
 from support.toys import TABLE, make_sequence
 
 
@@ -148,6 +151,110 @@ def test_a_prompt_read_in_chunks_gives_the_same_text(table: TableTarget, chunk: 
     whole = make_sequence(range(7), max_new_tokens=6)
     run(table, make_drafter("none"), [whole])
     assert texts(sequences) == [whole.new_ids] * 2
+
+
+# --- prompts in between ---------------------------------------------------------------------------
+
+
+def test_running_requests_move_on_while_a_long_prompt_is_read(table: TableTarget) -> None:
+    engine = Engine(table, Watcher(), EngineSettings(prompt_chunk=4))
+    short, late = requests(40, 3)
+    long = make_sequence(range(10), request_id=7, eos_ids=[], max_new_tokens=5)
+    engine.add(short)
+    engine.step()
+    engine.add(long)
+    engine.add(late)
+    lengths = []
+    for _ in range(4):
+        before = len(short.new_ids)
+        engine.step()
+        check_cache(engine)
+        assert len(short.new_ids) > before
+        lengths.append((len(long.new_ids), len(late.new_ids)))
+    # 4, 4 and 2 tokens; the other prompt has 3, and is begun when all of it is affordable.
+    assert [first for first, _ in lengths[:3]] == [0, 0, 1]
+    assert [last for _, last in lengths] == [0, 0, 0, 1]
+    finish(engine)
+    assert [short.new_ids, late.new_ids] == texts_alone(table, 40, 3)
+    alone = make_sequence(range(10), eos_ids=[], max_new_tokens=5)
+    run(table, make_drafter("none"), [alone])
+    assert long.new_ids == alone.new_ids
+
+
+class Passes(TableTarget):
+    """Notes how many rows were read of prompts, pass by pass."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**TABLE, **settings})
+        self.prompt_rows: list[int] = []
+
+    def forward(
+        self, rows: Rows, cache: KVCache, *, first_seq: int = 0, logits_to_keep: int = 0
+    ) -> Tensor:
+        if logits_to_keep:
+            self.prompt_rows.append(rows.num_rows)
+        return super().forward(rows, cache, first_seq=first_seq, logits_to_keep=logits_to_keep)
+
+
+@pytest.mark.parametrize("num_others", [0, 1, 3])
+def test_a_prompt_is_cut_at_the_same_places_in_any_company(num_others: int) -> None:
+    target = Passes()
+    engine = Engine(target, Watcher(), EngineSettings(prompt_chunk=4))
+    for sequence in requests(*[9] * num_others):
+        engine.add(sequence)
+    engine.add(make_sequence(range(11), request_id=9, max_new_tokens=3))
+    finish(engine)
+    assert target.prompt_rows == [*[3] * num_others, 4, 4, 3]
+
+
+def test_no_step_reads_more_of_prompts_than_a_chunk() -> None:
+    target = Passes()
+    engine = Engine(target, Watcher(), EngineSettings(prompt_chunk=7))
+    for sequence in requests(2, 2, 2, 2, 2):
+        engine.add(sequence)
+    while not engine.is_idle:
+        target.prompt_rows.clear()
+        engine.step()
+        assert sum(target.prompt_rows) in (0, 3, 6)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2])
+def test_cancelling_a_request_whose_prompt_is_being_read_frees_its_place(
+    table: TableTarget, num_steps: int
+) -> None:
+    drafter = Watcher()
+    engine = Engine(table, drafter, EngineSettings(prompt_chunk=4, max_batch=2))
+    sequences = requests(20, 6)
+    long = make_sequence(range(12), request_id=7, max_new_tokens=5)
+    engine.add(sequences[0])
+    engine.step()
+    engine.add(long)
+    engine.add(sequences[1])
+    for _ in range(num_steps):
+        engine.step()
+    engine.cancel(long)
+    finish(engine)
+    assert (long.finish_reason, long.new_ids) == ("cancelled", [])
+    assert texts(sequences) == texts_alone(table, 20, 6)
+    assert sorted(drafter.finished) == [0, 1]
+
+
+@pytest.mark.parametrize("leaving", [0, 1, 2])
+def test_a_request_of_a_real_cache_is_cancelled_from_anywhere(leaving: int) -> None:
+    target = tiny_target("llama")
+    engine = Engine(target, Suffix(), EngineSettings())
+    sequences = requests(9, 9, 9)
+    for sequence in sequences:
+        engine.add(sequence)
+    engine.step()
+    engine.step()
+    engine.cancel(sequences[leaving])
+    finish(engine)
+    alone = requests(9, 9, 9)
+    for sequence, expected in zip(sequences, alone, strict=True):
+        run(target, make_drafter("none"), [expected])
+        assert sequence.new_ids == expected.new_ids[: len(sequence.new_ids)]
+        assert (sequence.finish_reason == "cancelled") == (sequence is sequences[leaving])
 
 
 # --- what the drafter hears -----------------------------------------------------------------------
@@ -307,7 +414,7 @@ def test_an_error_while_a_request_ends_does_not_carry_it_past_its_end(table: Tab
     for _ in sequences:
         with pytest.raises(RuntimeError, match="no more"):
             finish(engine)
-    assert engine.is_idle
+    finish(engine)
     assert texts(sequences) == texts_alone(table, 3, 6)
 
 
@@ -359,6 +466,65 @@ def test_a_failed_prompt_loses_no_token_of_the_requests_admitted_before_it() -> 
     assert len(told) == 4
 
 
+class DeafAt(Watcher):
+    """Fails at a request's third commit, once."""
+
+    def __init__(self, request_id: int) -> None:
+        super().__init__()
+        self.request_id = request_id
+        self.heard: list[int] = []
+
+    def observe(self, sequence: Sequence, commit: Commit) -> None:
+        super().observe(sequence, commit)
+        self.heard.append(sequence.request_id)
+        if sequence.request_id == self.request_id and self.heard.count(self.request_id) == 3:
+            raise RuntimeError("what?")
+
+
+@pytest.mark.parametrize("deaf_at", [0, 1, 2])
+def test_a_drafter_that_fails_to_hear_loses_nobodys_tokens(
+    table: TableTarget, deaf_at: int
+) -> None:
+    engine = engine_of(table, DeafAt(deaf_at))
+    sequences = requests(9, 9, 9)
+    for sequence in sequences:
+        engine.add(sequence)
+    commits: list[Commit] = []
+    num_failures = 0
+    while not engine.is_idle:
+        try:
+            commits += engine.step()
+        except RuntimeError:
+            num_failures += 1
+        check_cache(engine)
+    assert num_failures == 1
+    for sequence in sequences:
+        own = [commit for commit in commits if commit.request_id == sequence.request_id]
+        assert [token for commit in own for token in commit.token_ids] == sequence.new_ids
+        assert "".join(commit.text for commit in own) == sequence.text
+        assert own[-1].finish_reason == "length"
+    assert texts(sequences) == texts_alone(table, 9, 9, 9)
+
+
+def test_an_observer_that_fails_loses_nobodys_tokens(table: TableTarget) -> None:
+    def refuse(record: StepRecord) -> None:
+        if len(record.batch) == 2 and not failed:
+            failed.append(True)
+            raise RuntimeError("disk full")
+
+    failed: list[bool] = []
+    engine = Engine(table, Watcher(), EngineSettings(), on_step=refuse)
+    sequences = requests(6, 6)
+    for sequence in sequences:
+        engine.add(sequence)
+    commits = engine.step()
+    with pytest.raises(RuntimeError, match="disk full"):
+        engine.step()
+    while not engine.is_idle:
+        commits += engine.step()
+    check_accounts(sequences, commits)
+
+
 def test_commits_are_ordinary_tensors_no_graph_is_kept(table: TableTarget) -> None:
     engine = engine_of(table)
     (sequence,) = requests(3)
@@ -378,8 +544,9 @@ def test_the_reading_of_a_prompt_is_told_piece_by_piece(table: TableTarget) -> N
         on_prompt=lambda *progress: told.append(progress),
     )
     engine.add(make_sequence(range(1, 11), max_new_tokens=2))
-    engine.step()
+    commits = [engine.step() for _ in range(3)]
     assert told == [(4, 10), (8, 10), (10, 10)]
+    assert [len(each) for each in commits] == [0, 0, 1]
 
 
 def test_what_a_drafters_stores_took_is_in_the_statistics(table: TableTarget) -> None:

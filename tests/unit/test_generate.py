@@ -18,7 +18,9 @@ from outdraft.models.pack import Packing
 from outdraft.models.table import TableTarget
 from outdraft.models.target import CausalLM
 from outdraft.plan import Priced
+from outdraft.plan.calibration import Calibrator
 from outdraft.plan.cost_model import CostModel
+from outdraft.plan.profile import Profile
 from outdraft.sequence import Sequence
 from outdraft.settings import AUTO_DRAFTER, EngineSettings, GenerationSettings
 from outdraft.types import Budget, DraftTree
@@ -93,7 +95,7 @@ def test_best_of_draws_more_answers_than_it_returns(llm: Outdraft) -> None:
 
 
 def test_a_stream_is_one_answer(llm: Outdraft) -> None:
-    with pytest.raises(SettingsError, match="a stream is one answer and not 2"):
+    with pytest.raises(SettingsError, match="streams, sessions and chats give one answer and not 2"):
         llm.stream("bcd", temperature=1.0, n=2)
 
 
@@ -234,6 +236,15 @@ def test_pieces_join_to_the_result(table: TableTarget, drafter: str, stop: tuple
     origins = [origin for piece in pieces for origin in piece.origins]
     assert len(origins) == len(result.token_ids)
     assert origins.count("drafted") == result.stats.accepted
+
+
+def test_a_prompt_of_many_chunks_is_one_piece(table: TableTarget) -> None:
+    llm = make_llm(table, settings=EngineSettings(prompt_chunk=2))
+    stream = llm.stream("bcdefghij", max_new_tokens=8)
+    pieces = list(stream)
+    whole = make_llm(table).generate("bcdefghij", max_new_tokens=8)
+    assert all(piece.token_ids for piece in pieces)
+    assert stream.result.token_ids == whole.token_ids
 
 
 def test_origins_tell_guesses_from_the_targets_own_tokens(llm: Outdraft) -> None:
@@ -470,6 +481,35 @@ def test_passes_are_measured_when_they_are_first_needed(
         llm.generate("bcd", max_new_tokens=4)
         list(llm.stream("bcd", max_new_tokens=4))
     assert measured == [(llm.target, "tiny")]
+
+
+def test_plain_decoding_measures_nothing(measured: list[tuple[CausalLM, str]]) -> None:
+    llm = tiny_llm(drafter="none")
+    plain = llm.generate("bcd", max_new_tokens=4)
+    list(llm.stream("bcd", max_new_tokens=4))
+    assert measured == []
+    assert plain.stats.estimated_speedup is None
+    assert llm.generate("bcd", max_new_tokens=4, drafter="suffix").token_ids == plain.token_ids
+    assert measured == [(llm.target, "tiny")]
+
+
+def test_a_pricing_that_was_handed_in_is_used(measured: list[tuple[CausalLM, str]]) -> None:
+    pricing = Priced(CostModel([1, 99], [1.0, 1.0]))
+    llm = tiny_llm(drafter="suffix").with_engine(pricing=pricing)
+    llm.generate("bcdbcdbcd", max_new_tokens=20)
+    assert pricing.calibrator.reliability()["suffix"].judged > 0
+    assert measured == []
+
+
+def test_a_profile_goes_before_measured_costs(
+    measured: list[tuple[CausalLM, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = Profile(CostModel([1], [7.0]), Calibrator(), (), "today", 1)
+    monkeypatch.setattr(generate, "load_profile", lambda _: profile)
+    pricing = tiny_llm()._pricing
+    assert isinstance(pricing, Priced)
+    assert (pricing.costs, pricing.calibrator) == (profile.costs, profile.calibrator)
+    assert measured == []
 
 
 def test_all_requests_learn_for_each_other(measured: list[tuple[CausalLM, str]]) -> None:

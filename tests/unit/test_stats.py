@@ -71,3 +71,9 @@ def test_target_time_adds_up() -> None:
     with stats.time_target():
         pass
     assert 5.0 < stats.target_seconds < 6.0
+
+
+def test_rows_and_plain_steps_are_shares_of_steps() -> None:
+    stats = Stats(steps=8, drafted=20, plain_steps=2)
+    assert (stats.rows_per_step, stats.plain_share) == (3.5, 0.25)
+    assert (Stats().rows_per_step, Stats().plain_share) == (1.0, 0.0)

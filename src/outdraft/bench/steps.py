@@ -143,7 +143,8 @@ def _outside(
         decode=lambda _ids: "",
     )
     engine.add(sequence)
-    engine.step()  # reads the context
+    while not engine.step():
+        pass  # the context is read in chunks
     seconds: dict[int, list[float]] = {num_rows: [] for num_rows in rows}
     for _ in range(_WARM_UPS + repeat):
         for num_rows in rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence as Seq
+from typing import Self
 
 from torch import Tensor
 
@@ -68,6 +69,9 @@ class WrongCache(KVCache):
 
     def add(self) -> int:
         return self.inner.add()
+
+    def add_from(self, source: Self, seq_idx: int, length: int) -> int:
+        return self.inner.add_from(source.inner, seq_idx, length)
 
     def remove(self, seq_idx: int) -> None:
         self.inner.remove(seq_idx)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from outdraft import __version__
-from outdraft.cli import bench, check, datastore, demo, generate, models, replay, report
+from outdraft.cli import bench, chat, check, datastore, demo, generate, models, replay, report, tune
 from outdraft.cli.common import CommandLine, examples, help_of
 
 HELP = """The same text from a language model, sooner.
@@ -31,7 +31,9 @@ app = typer.Typer(
 )
 
 app.command(help=help_of(generate.generate), epilog=generate.EXAMPLES)(generate.generate)
+app.command(help=help_of(chat.chat), epilog=chat.EXAMPLES)(chat.chat)
 app.command(help=help_of(demo.demo), epilog=demo.EXAMPLES)(demo.demo)
+app.command(help=help_of(tune.tune), epilog=tune.EXAMPLES)(tune.tune)
 app.command(help=help_of(models.models), epilog=models.EXAMPLES)(models.models)
 app.command(help=help_of(check.check), epilog=check.EXAMPLES)(check.check)
 app.command(help=help_of(report.report), epilog=report.EXAMPLES)(report.report)

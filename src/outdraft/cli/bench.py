@@ -13,18 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress as Bar,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from outdraft.cli import common
 from outdraft.cli.bench_step import EXAMPLES as STEP_EXAMPLES, bench_step
 from outdraft.cli.bench_table import MIN_WIDTH, acceptance_table, figures_tables, notes
+from outdraft.cli.progress import answer_bar
 
 if TYPE_CHECKING:
     from outdraft.bench.figures import Tables
@@ -224,30 +217,13 @@ def _questions(
 
 @contextmanager
 def _bar() -> Iterator[Callable[[Progress], None]]:
-    """A bar on stderr with the time left, drawn between answers only: none is slowed down."""
-    console = common.err_console()
-    bar = Bar(
-        BarColumn(20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(elapsed_when_finished=False),
-        TextColumn("{task.description}", style="dim", markup=False),
-        console=console,
-        auto_refresh=False,
-        transient=True,
-        speed_estimate_period=7 * 24 * 3600.0,
-        disable=not console.is_terminal,
-    )
+    """What is answered, and how far that is."""
+    with answer_bar() as draw:
 
-    def show(progress: Progress) -> None:
-        description = f"{progress.group}, {progress.method}" if progress.method else ""
-        if not bar.tasks:
-            bar.add_task(description, total=progress.total, completed=progress.done)
-        bar.update(bar.tasks[0].id, completed=progress.done, description=description)
-        bar.refresh()
+        def show(progress: Progress) -> None:
+            description = f"{progress.group}, {progress.method}" if progress.method else ""
+            draw(progress.done, progress.total, description)
 
-    with bar:
         yield show
 
 

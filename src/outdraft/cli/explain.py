@@ -32,8 +32,8 @@ def _facts(stats: Stats) -> list[tuple[str, str]]:
     steps = max(1, stats.steps)
     facts = [
         ("tokens per step", f"{stats.tokens_per_step:.2f}"),
-        ("rows per step", f"{1 + stats.drafted / steps:.1f}"),
-        ("plain steps", f"{stats.plain_steps} of {stats.steps}"),
+        ("rows per step", f"{stats.rows_per_step:.1f}"),
+        ("plain steps", f"{stats.plain_steps} of {stats.steps} ({stats.plain_share:.0%})"),
         ("planned for", f"{stats.expected_tokens / steps:.2f} tokens per step"),
     ]
     if stats.estimated_speedup is not None:

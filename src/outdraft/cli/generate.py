@@ -20,8 +20,8 @@ from outdraft.cli.writers import DraftWriter, NoWriter, TextWriter, Writer
 from outdraft.errors import SettingsError
 
 if TYPE_CHECKING:
-    from outdraft.generate import Outdraft, Stream
-    from outdraft.results import Result
+    from outdraft.generate import Outdraft
+    from outdraft.results import Result, Stream
     from outdraft.settings import GenerationSettings
     from outdraft.text.prompts import Prompt
     from outdraft.trace import OnStep, TraceWriter
@@ -333,7 +333,7 @@ def _record(result: Result) -> dict[str, Any]:
 
 
 def _make_tracer(llm: Outdraft, lines: TraceWriter | None) -> OnStep | None:
-    from outdraft.generate import text_decoder, token_shower
+    from outdraft.text.detokenizer import text_decoder, token_shower
     from outdraft.trace import Tracer
 
     if lines is None:
@@ -357,7 +357,7 @@ def _make_writer(llm: Outdraft, *, is_silent: bool, shows_drafts: bool) -> Write
     console = common.out_console()
     if not shows_drafts:
         return TextWriter(sys.stdout)
-    from outdraft.generate import text_decoder
+    from outdraft.text.detokenizer import text_decoder
 
     return DraftWriter(
         sys.stdout, text_decoder(llm.tokenizer), has_colours=common.has_colours(console)

@@ -74,6 +74,10 @@ class GuessTree:
             and self.path_probs[node] >= MIN_READ_PROB
         ][:READ_WIDTH]
 
+    def expected_behind(self, nodes: Seq[int]) -> float:
+        """Tokens that reading these nodes may bring in: what follows a sure guess is sure too."""
+        return sum(self.path_probs[node] * self.guesses[node].acceptance for node in nodes)
+
     def row_of(self, node: int) -> int:
         """The row that holds a node that was read; -1 for the root."""
         return ROOT if node == ROOT else self.rows[node]

@@ -32,7 +32,8 @@ class ModelDrafter(Drafter):
             if job is not None:
                 jobs[i] = job
         trees = [DraftTree(drafter=self.name)] * len(batch)
-        guessed = self._runner.draft(list(jobs.values()))
+        guessed = self._runner.draft(list(jobs.values()), budget.min_level_tokens)
+        self.levels = self._runner.num_levels
         for (i, job), tree in zip(jobs.items(), guessed, strict=True):
             trees[i] = self._link.to_draft(batch[i], tree, job.max_nodes, job.max_depth)
         return trees

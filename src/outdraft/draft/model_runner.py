@@ -72,6 +72,8 @@ class ModelRunner:
         self._request_ids: list[int] = []  # in the order of the cache's sequences
         self._held: dict[int, list[int]] = {}  # tokens of each text that the cache holds
         self._trees: dict[int, GuessTree] = {}  # of the last draft, until it is settled
+        self.num_levels = 0
+        """Passes of the last draft that read guesses."""
 
     @property
     def cache_bytes(self) -> int:
@@ -83,18 +85,22 @@ class ModelRunner:
         return tuple(self._held.get(request_id, ()))
 
     @torch.inference_mode()
-    def draft(self, jobs: Seq[DraftJob]) -> list[GuessTree]:
+    def draft(self, jobs: Seq[DraftJob], min_level_tokens: float = 0.0) -> list[GuessTree]:
         """Reads what is new in each text, then guesses how it goes on.
 
         Texts have to fit into the model's context.
+
+        Args:
+            min_level_tokens: that another pass over guesses has to promise, of all texts together.
         """
         self._trees.clear()
+        self.num_levels = 0
         if not jobs:
             return []
         trees = [GuessTree() for _ in jobs]
         for job, tree, logits in zip(jobs, trees, self._read_texts(jobs), strict=True):
             tree.add(ROOT, job.guess(logits[None], [1])[0])
-        self._grow(jobs, trees)
+        self._grow(jobs, trees, min_level_tokens)
         self._trees = {job.request_id: tree for job, tree in zip(jobs, trees, strict=True)}
         return trees
 
@@ -137,21 +143,25 @@ class ModelRunner:
         """Brings the cache up to the end of each text; returns the logits behind it, `[vocab]`."""
         for job in jobs:
             self._keep_common(job)
+        most = _MAX_RAGGED if len(jobs) > 1 else self._prompt_chunk
         for job in jobs:
-            if len(job.token_ids) - len(self._held[job.request_id]) > _MAX_RAGGED:
+            if len(job.token_ids) - len(self._held[job.request_id]) > most:
                 self._read_alone(job.request_id, job.token_ids[:-1])
         unread = [list(job.token_ids[len(self._held[job.request_id]) :]) for job in jobs]
         span = self._span(jobs)
         layout = _Layout(span, [len(self._held[job.request_id]) for job in jobs])
         layout.append([_chain(new) for new in unread])
         logits = self.model.forward(
-            layout.rows(self.model.device), self._cache, first_seq=span.first_seq
+            layout.rows(self.model.device),
+            self._cache,
+            first_seq=span.first_seq,
+            logits_to_keep=int(len(jobs) == 1),
         )
         judged = []
         for place, job, new in zip(span.places, jobs, unread, strict=True):
             self._cache.commit(span.first_seq + place, range(len(new)))
             self._held[job.request_id].extend(new)
-            judged.append(logits[place, len(new) - 1])
+            judged.append(logits[place, len(new) - 1 if len(jobs) > 1 else -1])
         return judged
 
     def _keep_common(self, job: DraftJob) -> None:
@@ -189,7 +199,7 @@ class ModelRunner:
 
     # --- the tree ---------------------------------------------------------------------------------
 
-    def _grow(self, jobs: Seq[DraftJob], trees: Seq[GuessTree]) -> None:
+    def _grow(self, jobs: Seq[DraftJob], trees: Seq[GuessTree], min_level_tokens: float) -> None:
         """Reads the likeliest guesses until none is likely enough to be worth a pass."""
         span = self._span(jobs)
         layout = _Layout(span, [len(job.token_ids) for job in jobs])
@@ -199,8 +209,10 @@ class ModelRunner:
                 tree.worth_reading(job.max_nodes, max_depth)
                 for tree, job, max_depth in zip(trees, jobs, max_depths, strict=True)
             ]
-            if not any(chosen):
+            expected = sum(map(GuessTree.expected_behind, trees, chosen))
+            if not any(chosen) or expected < min_level_tokens:
                 return
+            self.num_levels += 1
             num_read = layout.num_rows
             layout.append([_nodes(tree, nodes) for tree, nodes in zip(trees, chosen, strict=True)])
             logits = self._read_behind(layout.rows(self.model.device), num_read, span.first_seq)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -65,11 +65,22 @@ class PositionCache(KVCache):
         self._reserve(context=0)
         return len(self._lens) - 1
 
+    def add_from(self, source: Self, seq_idx: int, length: int) -> int:
+        source.check_beginning(seq_idx, length)
+        if source._stores.keys() != self._stores.keys():
+            raise CacheError("the caches belong to models of different shapes")
+        added = len(self._lens)
+        for shape, store in self._stores.items():
+            store.reserve(added + 1, length)
+            store.copy_from(source._stores[shape], seq_idx, added, length)
+        self._lens.append(length)
+        return added
+
     def remove(self, seq_idx: int) -> None:
         last = len(self._lens) - 1
         if seq_idx != last:
             for store in self._stores.values():
-                store.copy_sequence(last, seq_idx, self._lens[last])
+                store.copy_from(store, last, seq_idx, self._lens[last])
         self._lens[seq_idx] = self._lens[last]
         self._lens.pop()
         self._pass = None
@@ -200,10 +211,11 @@ class _Store:
         for store in (self._keys, self._values):
             store[:, seq_idx, :, to] = store[:, seq_idx].index_select(2, rows)
 
-    def copy_sequence(self, source: int, target: int, length: int) -> None:
-        assert self._keys is not None and self._values is not None  # `add` reserved
-        for store in (self._keys, self._values):
-            store[:, target, :, :length] = store[:, source, :, :length]
+    def copy_from(self, source: _Store, from_idx: int, to_idx: int, length: int) -> None:
+        """Copies a sequence's first positions, from this or another store of the same shape."""
+        for theirs, own in ((source._keys, self._keys), (source._values, self._values)):
+            assert theirs is not None and own is not None  # both hold a sequence
+            own[:, to_idx, :, :length] = theirs[:, from_idx, :, :length]
 
 
 def _per_layer(keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -22,7 +22,7 @@ _LINEARS = (
 )
 _NORMS = ("input_layernorm", "post_attention_layernorm")
 _HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
-_LANES = 8  # head and hidden sizes come in multiples of it
+_LANES = 8  # head, hidden and inner sizes come in multiples of it
 
 
 def can_fuse(layer: nn.Module) -> bool:
@@ -38,7 +38,8 @@ def can_fuse(layer: nn.Module) -> bool:
     known |= {f"{name}.weight" for name in norms}
     others = {*dict(layer.named_parameters()), *dict(layer.named_buffers())} - known
     attention: Any = parts["self_attn"]
-    sizes = (getattr(attention, "head_dim", 1), parts["self_attn.q_proj"].in_features)
+    inputs = (parts[name].in_features for name in ("self_attn.q_proj", "mlp.down_proj"))
+    sizes = (getattr(attention, "head_dim", 1), *inputs)
     return (
         not others
         and all(size % _LANES == 0 for size in sizes)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from outdraft.models.native import Kernels
-from outdraft.models.native.library import PANEL, LayerWeights, PackedWeight
+from outdraft.models.native.library import LayerWeights, PackedWeight
 
 
 class PackedLinear(nn.Module):
@@ -38,10 +38,7 @@ class PackedEmbedding(nn.Module):
         self._dtype = dtype
 
     def forward(self, token_ids: Tensor) -> Tensor:
-        rows = self.packed.panels[token_ids // PANEL, :, token_ids % PANEL]
-        if self.packed.scale is not None:
-            rows = rows * self.packed.scale[token_ids, None]
-        return rows.to(self._dtype)
+        return self.packed.rows(token_ids).to(self._dtype)
 
 
 class FusedRMSNorm(nn.Module):

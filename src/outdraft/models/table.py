@@ -7,6 +7,7 @@ wrong position or a wrongly moved cache entry changes the text, as it would with
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -71,6 +72,11 @@ class TableCache(KVCache):
 
     def add(self) -> int:
         self.entries.append([])
+        return len(self.entries) - 1
+
+    def add_from(self, source: Self, seq_idx: int, length: int) -> int:
+        source.check_beginning(seq_idx, length)
+        self.entries.append(source.entries[seq_idx][:length])
         return len(self.entries) - 1
 
     def remove(self, seq_idx: int) -> None:

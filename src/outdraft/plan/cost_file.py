@@ -9,9 +9,11 @@ import hashlib
 import json
 import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -59,12 +61,16 @@ def known_costs(target: CausalLM, name: str) -> CostModel:
     key = key_of(target, name)
     costs = load_costs(key)
     if costs is None:
-        timed = time_passes(target)
-        costs = CostModel.fit(
-            [(PassSize(1, each.num_rows, each.context), each.seconds) for each in timed]
-        )
+        costs = measure_costs(target)
         save_costs(key, costs)
     return costs
+
+
+def measure_costs(target: CausalLM) -> CostModel:
+    """What a model's passes cost now."""
+    return CostModel.fit(
+        [(PassSize(1, each.num_rows, each.context), each.seconds) for each in time_passes(target)]
+    )
 
 
 def key_of(target: CausalLM, name: str) -> CostKey:
@@ -87,11 +93,8 @@ def load_costs(key: CostKey) -> CostModel | None:
     if not key.path.exists():
         return None
     try:
-        contents = json.loads(key.path.read_text("utf-8"))
-        if contents["kind"] != _KIND or contents["key"] != asdict(key):
-            raise SettingsError(f"it is no file of {_KIND!r} for {key}")
-        return CostModel.from_json(contents["costs"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return CostModel.from_json(read_kept(key.path, _KIND, key)["costs"])
+    except DAMAGE as error:
         warnings.warn(
             f"the costs in {key.path} are damaged ({error!r}); they are measured anew, and the "
             "file may be removed",
@@ -107,20 +110,42 @@ def save_costs(key: CostKey, costs: CostModel) -> None:
     Warns:
         CostWarning: the disk cannot be written to.
     """
-    contents = {"kind": _KIND, "key": asdict(key), "costs": costs.to_json()}
-    path = key.path
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            partial.write_text(json.dumps(contents, indent=2) + "\n", "utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_kept(key.path, _KIND, key, {"costs": costs.to_json()})
     except OSError as error:
         warnings.warn(
-            f"the measured costs cannot be kept in {path.parent} ({error}), so every run measures "
-            "them; set OUTDRAFT_HOME to a folder that can be written to",
+            f"the measured costs cannot be kept in {key.path.parent} ({error}), so every run "
+            "measures them; set OUTDRAFT_HOME to a folder that can be written to",
             CostWarning,
             stacklevel=2,
         )
+
+
+# --- files that hold for one key ------------------------------------------------------------------
+
+DAMAGE = (OSError, ValueError, KeyError, TypeError, ArithmeticError)
+"""What reading such a file raises, and making sense of what it holds, if it is no such file."""
+
+
+def read_kept(path: Path, kind: str, key: CostKey) -> dict[str, Any]:
+    """What a file of this kind holds for this key; one of `DAMAGE` if it is none."""
+    contents = json.loads(path.read_text("utf-8"))
+    if contents["kind"] != kind or contents["key"] != asdict(key):
+        raise SettingsError(f"it is no file of {kind!r} for {key}")
+    return dict(contents)
+
+
+def write_kept(path: Path, kind: str, key: CostKey, values: Mapping[str, Any]) -> None:
+    """Writes such a file, in one rename: stopped at any point, it leaves the old one whole.
+
+    Raises:
+        OSError: the disk cannot be written to.
+    """
+    contents = {"kind": kind, "key": asdict(key), **values}
+    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        partial.write_text(json.dumps(contents, indent=2) + "\n", "utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

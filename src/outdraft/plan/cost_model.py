@@ -154,6 +154,26 @@ class CostModel:
         unexplained = self._pace.observe(seconds / self._expected(size))
         self._correct(size.total_rows, unexplained)
 
+    def rebase(self, size: PassSize, seconds: float) -> None:
+        """Takes the cost of one size as it was just measured, and leaves the pace to the others.
+
+        Where passes of a single size are run, the pace explains whatever they take; this tells
+        apart a slower machine from rows that became dearer.
+        """
+        if not _is_time(seconds):
+            return
+        rows, before = self._rows, self._base_of(size.total_rows)
+        context = self._expected(size) - before
+        ratio = max(_MIN_BASE, (seconds / self._pace.factor - context) / before)
+        left = max(0, bisect_right(rows, size.total_rows) - 1)
+        is_between = rows[left] < size.total_rows < rows[-1]
+        places = (left, left + 1) if is_between else (left,)
+        for place in places:
+            self._base[place] *= ratio
+            self._unexplained[place].clear()
+        for place in places:
+            self._keep_rising(place)
+
     def to_json(self) -> dict[str, Any]:
         """What a later run starts from. The pace is left out: it is a matter of the day."""
         return {
@@ -244,8 +264,12 @@ class CostModel:
         self._num_steps[place] = min(_MAX_STEPS, self._num_steps[place] + 1)
         num_steps = max(_FIRST_STEPS, self._num_steps[place])
         usual = clip(sorted(recent)[_WINDOW // 2], _MAX_CORRECTION)
+        self._base[place] *= math.exp(weight * usual / num_steps)
+        self._keep_rising(place)
+
+    def _keep_rising(self, place: int) -> None:
+        """Has other bases give way to one that was moved."""
         base = self._base
-        base[place] *= math.exp(weight * usual / num_steps)
         for other in range(place):
             base[other] = min(base[other], base[place])
         for other in range(place + 1, len(base)):

@@ -319,7 +319,8 @@ def test_a_model_is_named_by_its_folder(tmp_path: Path) -> None:
     for name in ("target", "draft"):
         small_llama(vocab_size=280).model.save_pretrained(tmp_path / name)
         byte_level(280).save_pretrained(tmp_path / name)
-    llm = outdraft.load(tmp_path / "target", dtype="float64", device="cpu")
+    every_guess = EngineSettings(adaptive=False)
+    llm = outdraft.load(tmp_path / "target", dtype="float64", device="cpu", settings=every_guess)
     spec = f"model:{tmp_path / 'draft'}"
     options = {"max_new_tokens": 20, "ignore_eos": True}
     drafted = llm.generate("The ferry", drafter=spec, **options)

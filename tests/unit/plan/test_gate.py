@@ -103,3 +103,67 @@ def test_no_gap_is_longer_than_sixteen_steps(proposals: list[tuple[float, float]
             assert gap <= 16
         gap = 0
         gate.observe(gain, seconds)
+
+
+# --- where it is asked sooner, and later ----------------------------------------------------------
+
+
+def waiting(num_misses: int = 7, seconds: float = 1.0, plain_seconds: float = 1e9) -> Gate:
+    """One that has just missed again."""
+    gate = Gate()
+    for _ in range(num_misses):
+        while not gate.wants():
+            pass
+        gate.observe(0.0, seconds, plain_seconds)
+    return gate
+
+
+def test_where_the_text_changes_it_is_asked_soon() -> None:
+    gate = waiting()
+    assert [gate.wants(is_break=True) for _ in range(3)] == [False, False, True]
+    gate = waiting()
+    assert [gate.wants(is_break=step == 5) for step in range(6)] == [False] * 5 + [True]
+
+
+def test_a_dear_one_is_not_asked_at_every_change() -> None:
+    """A proposal takes half a step: probes at every change would take a quarter of the time."""
+    gate = waiting(20, 0.5, 1.0)
+    assert [gate.wants(is_break=True) for _ in range(11)] == [False] * 10 + [True]
+
+
+def test_gaps_are_as_long_as_a_proposal_is_dear() -> None:
+    for seconds, gap in [(0.0, 16), (0.01, 16), (0.5, 25), (4.0, 200), (1e9, 512)]:
+        gate = waiting(40, seconds, 1.0)
+        assert [gate.wants() for _ in range(gap + 1)] == [False] * gap + [True]
+
+
+def test_after_a_change_for_the_better_it_is_open_within_a_few_steps() -> None:
+    gate = waiting(20, 0.5, 1.0)
+    asked = [gate.wants(is_break=step == 12) for step in range(12)]
+    assert not any(asked)
+    for _ in range(2):
+        assert gate.wants(is_break=True)
+        gate.observe(0.6, 0.5, 1.0)
+    assert gate.is_open
+    assert asked_at(gate, 20, 0.6, 0.5) == list(range(20))
+
+
+def test_one_that_pays_once_and_not_again_waits_again() -> None:
+    gate = waiting(20, 0.5, 1.0)
+    ask(gate, 0.6, 0.5)
+    assert gate.wants()
+    gate.observe(0.0, 0.5, 1.0)
+    assert not gate.is_open
+    assert [gate.wants() for _ in range(26)] == [False] * 25 + [True]
+
+
+def test_it_is_steady_if_it_asked_in_the_step_before() -> None:
+    gate = Gate()
+    assert gate.is_new
+    assert not gate.is_steady
+    gate.observe(0.0, 1.0)
+    assert gate.is_steady
+    gate = waiting()
+    gate.wants()
+    assert not gate.is_steady
+    assert not gate.is_new

@@ -5,7 +5,9 @@
 // hidden ones left out. A token read alone and the same token read among guesses therefore give
 // the same bits, in every number format.
 //
-// A weight matrix [n, k] is kept in panels of 16 outputs, [panels, k, 16], read from front to back.
+// A weight matrix [n, k], k even, is kept in panels of 16 outputs, [panels, k, 16], read from front
+// to back; in bfloat16 as [panels, k / 2, 16, 2], of which one load and one operation each make two
+// vectors of float32.
 // Plain C functions at the end; all sizes in elements, all tensors contiguous unless strides are
 // named. Vectors are GCC's and clang's own; what they become is the compiler's affair.
 
@@ -16,10 +18,12 @@
 #endif
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -99,12 +103,79 @@ inline void assign(bf16& to, float value) {  // to the nearest, ties to even
   to.bits = std::isnan(value) ? 0x7fc0 : uint16_t((word + 0x7fff + ((word >> 16) & 1)) >> 16);
 }
 
+inline void store_lanes(float* to, Vec values) {
+  *reinterpret_cast<typename Vectors<kLanes>::Float*>(to) = values;
+}
+inline void store_lanes(bf16* to, Vec values) {  // as `assign`
+  typedef uint32_t Words __attribute__((vector_size(sizeof(Vec))));
+  typedef uint16_t Halves __attribute__((vector_size(sizeof(Vec) / 2)));
+  const Words words = (Words)values;
+  Words rounded = (words + 0x7fff + ((words >> 16) & 1)) >> 16;
+  rounded = values != values ? Words{} + 0x7fc0 : rounded;
+  const Halves halves = __builtin_convertvector(rounded, Halves);
+  std::memcpy(to, &halves, sizeof halves);
+}
+
+// As `load` and `store_lanes` of a vector of which only `count` numbers exist.
+template <typename T>
+inline Vec load_some(const T* from, int64_t count) {
+  if (count == kLanes) return load<kLanes>(from);
+  Vec values = {};
+  for (int64_t j = 0; j < count; j++) values[j] = to_float(from[j]);
+  return values;
+}
+template <typename T>
+inline void store_some(T* to, Vec values, int64_t count) {
+  if (count == kLanes) return store_lanes(to, values);
+  for (int64_t j = 0; j < count; j++) assign(to[j], values[j]);
+}
+
+// Memory that a thread keeps for its next call.
+inline float* scratch(int64_t size) {
+  thread_local std::vector<float> memory;
+  if (int64_t(memory.size()) < size) memory.resize(size);
+  return memory.data();
+}
+
+// --- threads --------------------------------------------------------------------------------------
+
+// A loop's units among threads: each has its own ones, in order, and when they are done takes what
+// others have not begun. A core that is slow for a moment then holds up nobody for long.
+class Shares {
+ public:
+  explicit Shares(int threads) : next_(threads) {}
+
+  // Calls body(unit) for units of [0, count), until none is left.
+  template <typename Body>
+  void run(int64_t count, Body&& body) {
+    const int64_t threads = omp_get_num_threads(), own = omp_get_thread_num();
+    for (int64_t i = 0; i < threads; i++) {
+      const int64_t whose = (own + i) % threads;
+      const int64_t first = count * whose / threads, last = count * (whose + 1) / threads;
+      for (int64_t unit; (unit = first + next_[whose].unit.fetch_add(1)) < last;) body(unit);
+    }
+  }
+
+ private:
+  struct alignas(64) Next {
+    std::atomic<int64_t> unit{0};
+  };
+  std::vector<Next> next_;
+};
+
+// The same for small things, without stealing.
+template <typename Body>
+inline void share(int64_t count, Body&& body) {
+  const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+  for (int64_t i = count * thread / threads; i < count * (thread + 1) / threads; i++) body(i);
+}
+
 // --- products -------------------------------------------------------------------------------------
 
 struct Matrix {
-  const void* weight;  // [panels, k, 16]
-  const float* scale;  // per output, or null
-  const float* bias;   // per output, or null
+  const void* weight;  // [panels, k, 16]; bfloat16: [panels, k / 2, 16, 2]
+  const float* scale;  // per output, [panels * 16], or null
+  const float* bias;   // the same
   int64_t n, k;
   int32_t type;
 };
@@ -118,28 +189,53 @@ struct Store {
   void (*call)(const void* self, int64_t row, int64_t panel, const float* sums);
 };
 
-// The panels that come next are called for while the last block of rows uses these, so that memory
-// never waits: `step` bytes for every k.
+// The panels that come next are called for while these are used, so that memory never waits: `step`
+// bytes for every k.
 struct Ahead {
   const char* from;
   int64_t step;
 };
 
-// The dot products of MR rows with NP panels.
+// Stops the compiler from loading a vector anew for each of its uses.
+inline void keep_in_register(Vec& v) {
+#if defined(__AVX2__)
+  asm("" : "+x"(v));
+#endif
+}
+
+// Vector v of a panel's weights for k = i and k = i + 1, i even.
+template <typename W>
+inline void load_pair(const W* panel, int64_t i, int v, Vec* pair) {
+  if constexpr (std::is_same_v<W, bf16>) {
+    const bf16* from = panel + i * kPanel + v * 2 * kLanes;
+    const auto words = *reinterpret_cast<const typename Vectors<kLanes>::Word*>(from);
+    pair[0] = (Vec)(words << 16);
+    pair[1] = (Vec)(words & 0xffff0000u);
+  } else {
+    pair[0] = load<kLanes>(panel + i * kPanel + v * kLanes);
+    pair[1] = load<kLanes>(panel + (i + 1) * kPanel + v * kLanes);
+  }
+}
+
+// The dot products of MR rows with NP panels, k even.
 template <int MR, int NP, typename W>
 void tile(const float* x, int64_t row, const W* w, int64_t panel, int64_t k, Ahead ahead,
           const Store& store) {
-  Vec sums[MR][NP * kVecs] = {};
+  constexpr int NV = NP * kVecs;
+  Vec sums[MR][NV] = {};
   const float* rows = x + row * k;
   const W* panels = w + panel * k * kPanel;
-  for (int64_t i = 0; i < k; i++) {
-    __builtin_prefetch(ahead.from + i * ahead.step, 0, 2);
-    Vec weights[NP * kVecs];
-    for (int p = 0; p < NP; p++)
-      for (int v = 0; v < kVecs; v++)
-        weights[p * kVecs + v] = load<kLanes>(panels + (p * k + i) * kPanel + v * kLanes);
-    for (int m = 0; m < MR; m++)
-      for (int v = 0; v < NP * kVecs; v++) sums[m][v] += rows[m * k + i] * weights[v];
+  for (int64_t i = 0; i < k; i += 2) {
+    Vec weights[NV][2];
+    for (int v = 0; v < NV; v++)
+      load_pair(panels + v / kVecs * k * kPanel, i, v % kVecs, weights[v]);
+#pragma GCC unroll 2
+    for (int odd = 0; odd < 2; odd++) {
+      __builtin_prefetch(ahead.from + (i + odd) * ahead.step, 0, 2);
+      for (int v = 0; v < NV; v++) keep_in_register(weights[v][odd]);
+      for (int m = 0; m < MR; m++)
+        for (int v = 0; v < NV; v++) sums[m][v] += rows[m * k + i + odd] * weights[v][odd];
+    }
   }
   for (int m = 0; m < MR; m++)
     for (int p = 0; p < NP; p++)
@@ -149,24 +245,25 @@ void tile(const float* x, int64_t row, const W* w, int64_t panel, int64_t k, Ahe
 
 // A tile for a number of rows that is known at run time, of MR at most.
 template <int MR, int NP, typename W>
-void tile_of(int rows, const float* x, int64_t row, const W* w, int64_t panel, int64_t k,
+void tile_of(int64_t rows, const float* x, int64_t row, const W* w, int64_t panel, int64_t k,
              Ahead ahead, const Store& store) {
   if constexpr (MR > 1)
     if (rows < MR) return tile_of<MR - 1, NP>(rows, x, row, w, panel, k, ahead, store);
   tile<MR, NP>(x, row, w, panel, k, ahead, store);
 }
 
-// Panels first to last, NP at a time while there are so many, for blocks of at most MR rows.
+// Panels first to last, NP at a time while there are so many, for blocks of at most MR rows, each
+// of which calls for its share of the panels that come next.
 template <int MR, int NP, typename W>
 void panel_range(const float* x, int64_t m, const W* w, int64_t first, int64_t last, int64_t k,
                  const Store& store) {
-  const int64_t blocks = (m + MR - 1) / MR, bytes = NP * kPanel * int64_t(sizeof(W));
+  const int64_t blocks = (m + MR - 1) / MR;
+  const int64_t step = NP * kPanel * int64_t(sizeof(W)) / blocks;
   for (; first + NP <= last; first += NP) {
     const char* next = reinterpret_cast<const char*>(w + (first + NP) * k * kPanel);
     for (int64_t b = 0; b < blocks; b++) {
       const int64_t row = m * b / blocks, rows = m * (b + 1) / blocks - row;
-      const Ahead ahead = b + 1 == blocks ? Ahead{next, bytes} : Ahead{next, 0};
-      tile_of<MR, NP>(int(rows), x, row, w, first, k, ahead, store);
+      tile_of<MR, NP>(rows, x, row, w, first, k, Ahead{next + b * k * step, step}, store);
     }
   }
   if constexpr (NP > 1)
@@ -183,15 +280,13 @@ void product(const float* x, int64_t m, const W* w, int64_t first, int64_t last,
   return panel_range<kMaxRows, kMore>(x, m, w, first, last, k, store);
 }
 
-// This thread's share of x [m, k] times the matrix, handed to `take(row, panel, sums)`.
+// Panels first to last of x [m, k] times the matrix, handed to `take(row, panel, sums)`.
 template <typename Take>
-void product_share(const float* x, int64_t m, const Matrix& matrix, const Take& take) {
+void product_of(const float* x, int64_t m, const Matrix& matrix, int64_t first, int64_t last,
+                const Take& take) {
   const Store store{&take, [](const void* self, int64_t row, int64_t panel, const float* sums) {
                       (*static_cast<const Take*>(self))(row, panel, sums);
                     }};
-  const int64_t panels = panels_of(matrix), threads = omp_get_num_threads();
-  const int64_t first = panels * omp_get_thread_num() / threads;
-  const int64_t last = panels * (omp_get_thread_num() + 1) / threads;
   switch (matrix.type) {
     case kFloat32:
       return product(x, m, static_cast<const float*>(matrix.weight), first, last, matrix.k, store);
@@ -202,15 +297,33 @@ void product_share(const float* x, int64_t m, const Matrix& matrix, const Take& 
   }
 }
 
-// The 16 outputs of a panel: scale, bias, and `put(column, value)` for those that exist.
+constexpr int64_t kUnit = 4;  // panels that a thread takes at once
+
+inline int64_t units_of(const Matrix& matrix) { return (panels_of(matrix) + kUnit - 1) / kUnit; }
+
+template <typename Take>
+void product_unit(const float* x, int64_t m, const Matrix& matrix, int64_t unit, const Take& take) {
+  const int64_t first = unit * kUnit;
+  product_of(x, m, matrix, first, std::min(first + kUnit, panels_of(matrix)), take);
+}
+
+// x [m, k] times the matrix, by all threads.
+template <typename Take>
+void product_share(Shares& shares, const float* x, int64_t m, const Matrix& matrix,
+                   const Take& take) {
+  shares.run(units_of(matrix), [&](int64_t unit) { product_unit(x, m, matrix, unit, take); });
+}
+
+// The 16 outputs of a panel: scale, bias, and `put(column, values, count)` in vectors of which
+// `count` values exist.
 template <typename Put>
-inline void finish(const Matrix& matrix, int64_t panel, const float* values, Put&& put) {
-  const int64_t from = panel * kPanel, to = std::min<int64_t>(from + kPanel, matrix.n);
-  for (int64_t j = from; j < to; j++) {
-    float value = values[j - from];
-    if (matrix.scale) value *= matrix.scale[j];
-    if (matrix.bias) value += matrix.bias[j];
-    put(j, value);
+inline void finish(const Matrix& matrix, int64_t panel, const float* sums, Put&& put) {
+  for (int v = 0; v < kVecs; v++) {
+    const int64_t from = panel * kPanel + v * kLanes;
+    Vec values = load<kLanes>(sums + v * kLanes);
+    if (matrix.scale) values *= load<kLanes>(matrix.scale + from);
+    if (matrix.bias) values += load<kLanes>(matrix.bias + from);
+    if (from < matrix.n) put(from, values, std::min<int64_t>(kLanes, matrix.n - from));
   }
 }
 
@@ -274,19 +387,6 @@ inline void rotate(float* head, const T* cos, const T* sin, int64_t size) {
   }
 }
 
-// Memory that a thread keeps for its next call.
-inline float* scratch(int64_t size) {
-  thread_local std::vector<float> memory;
-  if (int64_t(memory.size()) < size) memory.resize(size);
-  return memory.data();
-}
-
-template <typename Body>
-inline void share(int64_t count, Body&& body) {
-  const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
-  for (int64_t i = count * thread / threads; i < count * (thread + 1) / threads; i++) body(i);
-}
-
 // --- attention ------------------------------------------------------------------------------------
 
 constexpr int kReaders = 16;  // rows and heads that read the same keys together
@@ -340,49 +440,77 @@ struct Reader {
   std::vector<Run> runs;  // the slots it sees
 };
 
-// Keys and values of one head.
+// The keys or the values of one head, slot by slot.
 template <typename T>
-struct Head {
-  const T *keys, *values;
-  int64_t key_stride, value_stride, dim;
+struct Slots {
+  const T* data;
+  int64_t stride, dim;
 
-  void score(Reader& reader, Run run, int64_t index, float scale) const {
-    for (int64_t s = run.from; s < run.to; s += 8, index += 8) {
-      const int count = int(std::min<int64_t>(8, run.to - s));
-      const Vec8 part = dots(reader.q, keys + s * key_stride, key_stride, dim, count) * scale;
-      std::memcpy(reader.scores + index, &part, sizeof part);  // what is too much is overwritten
-    }
-  }
-
-  void add(Reader& reader, Run run, int64_t index) const {
-    const T* from = values + run.from * value_stride;
-    const float* weights = reader.scores + index;
-    int64_t d = 0;
-    for (; d + 64 <= dim; d += 64)
-      add_values<8>(weights, from + d, value_stride, run.to - run.from, reader.out + d);
-    for (; d < dim; d += 8)
-      add_values<1>(weights, from + d, value_stride, run.to - run.from, reader.out + d);
-  }
+  const T* at(int64_t slot) const { return data + slot * stride; }
 };
 
-// What a row sees from its first slot on, as all `readers` do: read in chunks that stay in the
-// nearest cache while each of them uses them; what it sees behind, on its own.
-template <typename Visit>
-void visit_slots(std::vector<Reader>& readers, int count, Visit&& visit) {
+// The reader's scores for the keys of a run, from `index` on.
+template <typename T>
+void score(Reader& reader, const Slots<T>& keys, Run run, int64_t index, float scale) {
+  for (int64_t s = run.from; s < run.to; s += 8, index += 8) {
+    const int count = int(std::min<int64_t>(8, run.to - s));
+    const Vec8 part = dots(reader.q, keys.at(s), keys.stride, keys.dim, count) * scale;
+    std::memcpy(reader.scores + index, &part, sizeof part);  // what is too much is overwritten
+  }
+}
+
+// Adds the values of a run, with the weights from `index` on, to the reader's output.
+template <typename T>
+void mix(Reader& reader, const Slots<T>& values, Run run, int64_t index) {
+  const T* from = values.at(run.from);
+  const float* weights = reader.scores + index;
+  const int64_t count = run.to - run.from, dim = values.dim;
+  int64_t d = 0;
+  for (; d + 64 <= dim; d += 64)
+    add_values<8>(weights, from + d, values.stride, count, reader.out + d);
+  for (; d < dim; d += 8)
+    add_values<1>(weights, from + d, values.stride, count, reader.out + d);
+}
+
+// The same slots as float32, for those of [from, to).
+inline Slots<float> widened(const Slots<bf16>& slots, int64_t from, int64_t to,
+                            std::vector<float>& memory) {
+  memory.resize((to - from) * slots.dim);
+  for (int64_t s = from; s < to; s++)
+    for (int64_t d = 0; d < slots.dim; d += 8) {
+      const Vec8 part = load<8>(slots.at(s) + d);
+      std::memcpy(memory.data() + (s - from) * slots.dim + d, &part, sizeof part);
+    }
+  return {memory.data() - from * slots.dim, slots.dim, slots.dim};
+}
+
+// Calls visit(reader, slots, run, index) for all that each of the readers sees. What all of them
+// see from the first slot on comes in chunks that stay in the nearest cache while each uses them.
+template <typename T, typename Visit>
+void visit_slots(std::vector<Reader>& readers, int count, const Slots<T>& slots, Visit&& visit) {
   constexpr int64_t kChunk = 64;
+  thread_local std::vector<float> memory;
   int64_t common = std::numeric_limits<int64_t>::max();
   for (int i = 0; i < count; i++) {
     const Run first = readers[i].runs.front();
     common = std::min(common, first.from == 0 ? first.to : 0);
   }
-  for (int64_t s = 0; s < common; s += kChunk)
-    for (int i = 0; i < count; i++) visit(readers[i], Run{s, std::min(s + kChunk, common)}, s);
+  for (int64_t s = 0; s < common; s += kChunk) {
+    const Run chunk{s, std::min(s + kChunk, common)};
+    if constexpr (std::is_same_v<T, bf16>)
+      if (count > 2) {
+        const Slots<float> wide = widened(slots, chunk.from, chunk.to, memory);
+        for (int i = 0; i < count; i++) visit(readers[i], wide, chunk, s);
+        continue;
+      }
+    for (int i = 0; i < count; i++) visit(readers[i], slots, chunk, s);
+  }
   for (int i = 0; i < count; i++) {
     int64_t index = common;
     for (const Run& run : readers[i].runs) {
       const Run rest{std::max(run.from, common), run.to};
       if (rest.from >= rest.to) continue;
-      visit(readers[i], rest, index);
+      visit(readers[i], slots, rest, index);
       index += rest.to - rest.from;
     }
   }
@@ -411,9 +539,10 @@ inline float soften(float* scores, int64_t n) {
 
 // softmax(scale * q keys) values for the first `count` readers.
 template <typename T>
-void attend(const Head<T>& head, std::vector<Reader>& readers, int count, float scale) {
-  visit_slots(readers, count, [&](Reader& reader, Run run, int64_t index) {
-    head.score(reader, run, index, scale);
+void attend(const Slots<T>& keys, const Slots<T>& values, std::vector<Reader>& readers, int count,
+            float scale) {
+  visit_slots(readers, count, keys, [&](Reader& reader, const auto& slots, Run run, int64_t index) {
+    score(reader, slots, run, index, scale);
   });
   float factors[kReaders];
   for (int i = 0; i < count; i++) {
@@ -421,10 +550,12 @@ void attend(const Head<T>& head, std::vector<Reader>& readers, int count, float 
     for (const Run& run : readers[i].runs) seen += run.to - run.from;
     factors[i] = soften(readers[i].scores, seen);
   }
-  visit_slots(readers, count,
-              [&](Reader& reader, Run run, int64_t index) { head.add(reader, run, index); });
+  visit_slots(readers, count, values,
+              [&](Reader& reader, const auto& slots, Run run, int64_t index) {
+                mix(reader, slots, run, index);
+              });
   for (int i = 0; i < count; i++)
-    for (int64_t d = 0; d < head.dim; d++) readers[i].out[d] *= factors[i];
+    for (int64_t d = 0; d < values.dim; d++) readers[i].out[d] *= factors[i];
 }
 
 // --- one decoder layer ----------------------------------------------------------------------------
@@ -441,6 +572,11 @@ struct Strided {
   int64_t seq, head, slot;
 };
 
+template <typename T>
+Slots<T> slots_of(const Strided& all, int64_t seq, int64_t head, int64_t dim) {
+  return {static_cast<const T*>(all.data) + seq * all.seq + head * all.head, all.slot, dim};
+}
+
 template <typename X, typename C>
 void attention_inputs(const Layer& layer, const X* x, const X* cos, const X* sin,
                       int64_t rope_seqs, int64_t rope_dim, int64_t seqs, int64_t rows, float* q,
@@ -448,6 +584,7 @@ void attention_inputs(const Layer& layer, const X* x, const X* cos, const X* sin
   const int64_t m = seqs * rows, dim = layer.head_dim, width = layer.qkv.n;
   float* normed = scratch(m * (layer.hidden + width));
   float* merged = normed + m * layer.hidden;
+  Shares products(threads);
 #pragma omp parallel num_threads(threads)
   {
     share(m, [&](int64_t i) {
@@ -455,9 +592,10 @@ void attention_inputs(const Layer& layer, const X* x, const X* cos, const X* sin
                normed + i * layer.hidden);
     });
 #pragma omp barrier
-    product_share(normed, m, layer.qkv, [&](int64_t row, int64_t panel, const float* values) {
-      finish(layer.qkv, panel, values,
-             [&](int64_t j, float value) { merged[row * width + j] = value; });
+    product_share(products, normed, m, layer.qkv, [&](int64_t row, int64_t panel, const float* sums) {
+      finish(layer.qkv, panel, sums, [&](int64_t j, Vec values, int64_t count) {
+        store_some(merged + row * width + j, values, count);
+      });
     });
 #pragma omp barrier
     const int64_t all_heads = layer.heads + 2 * layer.kv_heads;
@@ -483,40 +621,46 @@ void attention_inputs(const Layer& layer, const X* x, const X* cos, const X* sin
   }
 }
 
-// This thread's share of attention: in the order sequence, key head, row, query head of the group,
-// so that those which read the same keys come together.
+// Attention by all threads. A unit is some rows and query heads that read the same keys.
 template <typename C>
-void attention_share(const Layer& layer, const float* q, const Strided& keys,
+void attention_share(Shares& shares, const Layer& layer, const float* q, const Strided& keys,
                      const Strided& values, const uint8_t* mask, int64_t mask_seqs, int64_t seqs,
                      int64_t rows, int64_t context, float* mixed) {
   const int64_t dim = layer.head_dim, group = layer.heads / layer.kv_heads;
-  const int64_t of_head = rows * group, threads = omp_get_num_threads();
-  const int64_t all = seqs * layer.kv_heads * of_head;
-  const int64_t last = all * (omp_get_thread_num() + 1) / threads;
+  const int64_t of_head = rows * group, all = seqs * layer.kv_heads * of_head;
+  const int64_t fair = all / (2 * omp_get_num_threads());
+  const int64_t size = std::min<int64_t>(kReaders, std::max<int64_t>(fair, 1));
+  const int64_t units = (of_head + size - 1) / size;
   std::vector<float> scores(kReaders * (context + 16));
   std::vector<Reader> readers(kReaders);
-  for (int64_t task = all * omp_get_thread_num() / threads; task < last;) {
-    const int64_t seq = task / of_head / layer.kv_heads, kv = task / of_head % layer.kv_heads;
-    const int64_t end = std::min({last, task + kReaders, (task / of_head + 1) * of_head});
-    const Head<C> head{static_cast<const C*>(keys.data) + seq * keys.seq + kv * keys.head,
-                       static_cast<const C*>(values.data) + seq * values.seq + kv * values.head,
-                       keys.slot, values.slot, dim};
-    const int count = int(end - task);
-    for (int i = 0; i < count; i++, task++) {
-      const int64_t row = task % of_head / group, query = kv * group + task % group;
-      Reader& reader = readers[i];
+  shares.run(seqs * layer.kv_heads * units, [&](int64_t unit) {
+    const int64_t seq = unit / units / layer.kv_heads, kv = unit / units % layer.kv_heads;
+    const Slots<C> head_keys = slots_of<C>(keys, seq, kv, dim);
+    const Slots<C> head_values = slots_of<C>(values, seq, kv, dim);
+    const int64_t first = unit % units * size, last = std::min(first + size, of_head);
+    for (int64_t i = first; i < last; i++) {
+      const int64_t row = i / group, query = kv * group + i % group;
+      Reader& reader = readers[i - first];
       reader.q = q + ((seq * layer.heads + query) * rows + row) * dim;
       reader.out = mixed + ((seq * rows + row) * layer.heads + query) * dim;
       std::fill_n(reader.out, dim, 0.0f);
-      reader.scores = scores.data() + i * (context + 16);
+      reader.scores = scores.data() + (i - first) * (context + 16);
       visible_runs(mask + ((mask_seqs == 1 ? 0 : seq) * rows + row) * context, context,
                    reader.runs);
     }
-    attend(head, readers, count, layer.scale);
-  }
+    attend(head_keys, head_values, readers, int(last - first), layer.scale);
+  });
 }
 
-inline float silu(float x) { return x / (1.0f + exp8(splat(-x))[0]); }
+inline Vec silu(Vec x) {
+  float parts[kLanes];
+  store_lanes(parts, x);
+  for (int j = 0; j < kLanes; j += 8) {
+    const Vec8 part = load<8>(parts + j), result = part / (1.0f + exp8(-part));
+    std::memcpy(parts + j, &result, sizeof result);
+  }
+  return load<kLanes>(parts);
+}
 
 template <typename X, typename C>
 void attention_outputs(const Layer& layer, const X* x, const float* q, const Strided& keys,
@@ -528,13 +672,15 @@ void attention_outputs(const Layer& layer, const X* x, const float* q, const Str
   float* residual = mixed + m * width;
   float* normed = residual + m * hidden;
   float* gated = normed + m * hidden;
+  Shares attention(threads), after(threads), inside(threads), last(threads);
 #pragma omp parallel num_threads(threads)
   {
-    attention_share<C>(layer, q, keys, values, mask, mask_seqs, seqs, rows, context, mixed);
+    attention_share<C>(attention, layer, q, keys, values, mask, mask_seqs, seqs, rows, context, mixed);
 #pragma omp barrier
-    product_share(mixed, m, layer.o, [&](int64_t row, int64_t panel, const float* sums) {
-      finish(layer.o, panel, sums, [&](int64_t j, float value) {
-        residual[row * hidden + j] = to_float(x[row * hidden + j]) + value;
+    product_share(after, mixed, m, layer.o, [&](int64_t row, int64_t panel, const float* sums) {
+      finish(layer.o, panel, sums, [&](int64_t j, Vec values, int64_t count) {
+        const int64_t i = row * hidden + j;
+        store_some(residual + i, load_some(x + i, count) + values, count);
       });
     });
 #pragma omp barrier
@@ -543,19 +689,24 @@ void attention_outputs(const Layer& layer, const X* x, const float* q, const Str
                normed + i * hidden);
     });
 #pragma omp barrier
-    // A panel of the gate and the same panel of `up` belong to the same thread.
-    product_share(normed, m, layer.gate, [&](int64_t row, int64_t panel, const float* sums) {
-      finish(layer.gate, panel, sums,
-             [&](int64_t j, float value) { gated[row * inner + j] = silu(value); });
-    });
-    product_share(normed, m, layer.up, [&](int64_t row, int64_t panel, const float* sums) {
-      finish(layer.up, panel, sums,
-             [&](int64_t j, float value) { gated[row * inner + j] *= value; });
+    inside.run(units_of(layer.gate), [&](int64_t unit) {
+      product_unit(normed, m, layer.gate, unit, [&](int64_t row, int64_t panel, const float* sums) {
+        finish(layer.gate, panel, sums, [&](int64_t j, Vec values, int64_t count) {
+          store_some(gated + row * inner + j, silu(values), count);
+        });
+      });
+      product_unit(normed, m, layer.up, unit, [&](int64_t row, int64_t panel, const float* sums) {
+        finish(layer.up, panel, sums, [&](int64_t j, Vec values, int64_t count) {
+          float* to = gated + row * inner + j;
+          store_some(to, load_some(to, count) * values, count);
+        });
+      });
     });
 #pragma omp barrier
-    product_share(gated, m, layer.down, [&](int64_t row, int64_t panel, const float* sums) {
-      finish(layer.down, panel, sums, [&](int64_t j, float value) {
-        assign(y[row * hidden + j], residual[row * hidden + j] + value);
+    product_share(last, gated, m, layer.down, [&](int64_t row, int64_t panel, const float* sums) {
+      finish(layer.down, panel, sums, [&](int64_t j, Vec values, int64_t count) {
+        const int64_t i = row * hidden + j;
+        store_some(y + i, load_some(residual + i, count) + values, count);
       });
     });
   }
@@ -564,15 +715,17 @@ void attention_outputs(const Layer& layer, const X* x, const float* q, const Str
 template <typename X>
 void linear(const Matrix& matrix, const X* x, int64_t m, X* y, int threads) {
   float* wide = scratch(m * matrix.k);
+  Shares products(threads);
 #pragma omp parallel num_threads(threads)
   {
     share(m, [&](int64_t i) {
       for (int64_t j = i * matrix.k; j < (i + 1) * matrix.k; j++) wide[j] = to_float(x[j]);
     });
 #pragma omp barrier
-    product_share(wide, m, matrix, [&](int64_t row, int64_t panel, const float* values) {
-      finish(matrix, panel, values,
-             [&](int64_t j, float value) { assign(y[row * matrix.n + j], value); });
+    product_share(products, wide, m, matrix, [&](int64_t row, int64_t panel, const float* sums) {
+      finish(matrix, panel, sums, [&](int64_t j, Vec values, int64_t count) {
+        store_some(y + row * matrix.n + j, values, count);
+      });
     });
   }
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from outdraft.errors import NativeError
 from outdraft.models.native.build import built_library
@@ -49,7 +50,9 @@ class _Strided(ctypes.Structure):
 
 
 class PackedWeight:
-    """A matrix `[n, k]` in panels of 16 outputs, `[panels, k, 16]`.
+    """A matrix `[n, k]` in panels of 16 outputs, `[panels, k / pair, 16, pair]`.
+
+    In bfloat16 two inputs stand together, elsewhere a pair is 1. An odd k is padded with a zero.
 
     Args:
         weight: float32, bfloat16, or int8 with a scale.
@@ -61,18 +64,20 @@ class PackedWeight:
     ) -> None:
         self.n, self.k = weight.shape
         self.num_panels = -(-self.n // PANEL)
-        padding = self.num_panels * PANEL - self.n
-        whole = torch.nn.functional.pad(weight, (0, 0, 0, padding)) if padding else weight
-        panels = whole.view(self.num_panels, PANEL, self.k).transpose(1, 2)
+        self.padding = self.k % 2
+        outputs = self.num_panels * PANEL - self.n
+        whole = pad(weight, (0, self.padding, 0, outputs)) if outputs or self.padding else weight
+        pair = 2 if weight.dtype == torch.bfloat16 else 1
+        panels = whole.view(self.num_panels, PANEL, -1, pair).transpose(1, 2)
         self.panels = panels.contiguous()
-        self.bias = None if bias is None else bias.float().contiguous()
-        self.scale = None if scale is None else scale.float().contiguous()
+        self.bias = None if bias is None else pad(bias.float(), (0, outputs))
+        self.scale = None if scale is None else pad(scale.float(), (0, outputs))
         self.struct = _Matrix(
             self.panels.data_ptr(),
             _pointer(self.scale),
             _pointer(self.bias),
             self.n,
-            self.k,
+            self.k + self.padding,
             _TYPES[weight.dtype],
         )
 
@@ -82,7 +87,13 @@ class PackedWeight:
 
     def unpacked(self) -> Tensor:
         """The matrix as it was given, `[n, k]`."""
-        return self.panels.transpose(1, 2).reshape(-1, self.k)[: self.n].clone()
+        whole = self.panels.transpose(1, 2).reshape(-1, self.k + self.padding)
+        return whole[: self.n, : self.k].clone()
+
+    def rows(self, idx: Tensor) -> Tensor:
+        """Some rows of the matrix, `[*idx, k]`, scaled if it has scales."""
+        rows = self.panels[idx // PANEL, :, idx % PANEL].flatten(-2)[..., : self.k]
+        return rows if self.scale is None else rows * self.scale[idx, None]
 
 
 @dataclass(frozen=True)
@@ -166,13 +177,13 @@ class Kernels:
 
     def linear(self, x: Tensor, weight: PackedWeight) -> Tensor:
         """`x [..., k]` times the matrix, `[..., n]`."""
-        x = x.contiguous()
         y = x.new_empty(*x.shape[:-1], weight.n)
+        x = pad(x, (0, weight.padding)) if weight.padding else x.contiguous()
         self._linear(
             ctypes.byref(weight.struct),
             _TYPES[x.dtype],
             x.data_ptr(),
-            x.numel() // weight.k,
+            x.shape[:-1].numel(),
             y.data_ptr(),
             torch.get_num_threads(),
         )

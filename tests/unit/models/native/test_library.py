@@ -64,8 +64,13 @@ def test_a_quantised_product_scales_each_output(kernels: Kernels, dtype: torch.d
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_weight_comes_back_as_it_went_in(dtype: torch.dtype) -> None:
-    weight = torch.randn(37, 24).to(dtype)
-    assert torch.equal(PackedWeight(weight).unpacked(), weight)
+    for k in (24, 25):
+        weight = torch.randn(37, k).to(dtype)
+        packed = PackedWeight(weight)
+        assert torch.equal(packed.unpacked(), weight)
+        assert torch.equal(
+            packed.rows(torch.tensor([[36, 0], [15, 16]])), weight[[36, 0, 15, 16]].view(2, 2, k)
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
