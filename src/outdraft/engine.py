@@ -17,13 +17,14 @@ from outdraft.interfaces import Drafter, KVCache, TargetModel
 from outdraft.logprobs import token_logprobs, with_logprobs
 from outdraft.plan import Pricing, Unpriced
 from outdraft.prefixes import Beginning, KeptTexts, common_len
-from outdraft.sampling import choose
+from outdraft.sampling import choose, unless_blocked
 from outdraft.sequence import Sequence
 from outdraft.settings import EngineSettings
 from outdraft.stats import DrafterStats
 from outdraft.step import process_rows, step
 from outdraft.trace import OnStep, StepRecord, StepSeconds
 from outdraft.types import Commit, DraftTree, Rows, Verdict
+from outdraft.verify import walk
 
 OnPrompt = Callable[[int, int], None]
 
@@ -252,16 +253,24 @@ class Engine:
         self._running.append(sequence)
         scores = process_rows(logits[None], [DraftTree()], [sequence])[0]
         drawn = choose(scores, [sequence.prompt_len], sequence.settings, sequence.seed)
-        verdict = Verdict((0,), (int(drawn),), "plain", ())
+        verdict = walk(DraftTree(), unless_blocked(drawn, scores).tolist())
         (verdict,) = with_logprobs([verdict], logits[None], scores[None], [sequence])
-        commit = append_tokens(sequence, verdict.token_ids, ("plain",), verdict.logprobs)
+        commit = append_tokens(
+            sequence,
+            verdict.token_ids,
+            ("plain",),
+            verdict.logprobs,
+            is_blocked=verdict.is_blocked,
+        )
         self._unreturned.append(commit)
         self._drafter.observe(sequence, commit)
         if self._on_step is not None:
             seconds = StepSeconds(
                 0.0, 0.0, reading.seconds, reading.seconds + time.perf_counter() - read_at
             )
-            self._on_step(_prompt_record(reading, scores, drawn, commit, seconds))
+            self._on_step(
+                _prompt_record(reading, scores, drawn, verdict, commit=commit, seconds=seconds)
+            )
 
     def _release_finished(self) -> None:
         for seq_idx in reversed(range(len(self._running))):
@@ -294,7 +303,13 @@ def _note_prompt(sequence: Sequence, start: int, logits: Tensor) -> None:
 
 
 def _prompt_record(
-    reading: _Reading, scores: Tensor, drawn: Tensor, commit: Commit, seconds: StepSeconds
+    reading: _Reading,
+    scores: Tensor,
+    drawn: Tensor,
+    verdict: Verdict,
+    *,
+    commit: Commit,
+    seconds: StepSeconds,
 ) -> StepRecord:
     """Reading a prompt, as a step without draft."""
     return StepRecord(
@@ -303,7 +318,7 @@ def _prompt_record(
         row_lens=[reading.num_read - reading.num_reused],
         logits=scores[None],
         target_ids=drawn[None],
-        verdicts=[Verdict((0,), commit.token_ids, "plain", ())],
+        verdicts=[verdict],
         commits=[commit],
         seconds=seconds,
     )

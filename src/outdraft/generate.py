@@ -140,8 +140,9 @@ class Outdraft:
                 read: a long one takes a while.
         """
         used = self.drafter(drafter)
+        wanted = check_one_answer(GenerationSettings(**settings))
         engine = self._engine(used, on_step=on_step, on_prompt=on_prompt)
-        sequence = self._sequences.make(prompt, settings)
+        sequence = self._sequences.make(prompt, wanted)
         engine.add(sequence)
         return Stream(engine, sequence, used.name)
 

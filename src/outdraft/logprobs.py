@@ -70,7 +70,7 @@ def token_logprobs(
 def _of_verdict(
     verdict: Verdict, logits: Tensor, scores: Tensor, settings: GenerationSettings
 ) -> tuple[TokenLogprob, ...]:
-    rows = list(verdict.path)
+    rows = list(verdict.path[: len(verdict.token_ids)])
     judged = scores[rows]
     processed = (
         at_least_fp32(judged).log_softmax(dim=-1)

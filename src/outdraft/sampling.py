@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from outdraft.settings import GenerationSettings
+from outdraft.types import NO_TOKEN
 
 _MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -137,6 +138,13 @@ def greedy(logits: Float[Tensor, "... vocab"]) -> Int[Tensor, "..."]:
     index = best[..., None].expand(*best.shape, width)
     inside: Tensor = blocks.gather(-2, index)[..., 0, :].argmax(dim=-1)
     return inside.add_(best[..., 0], alpha=width)
+
+
+def unless_blocked(
+    target_ids: Int[Tensor, "..."], logits: Float[Tensor, "... vocab"]
+) -> Int[Tensor, "..."]:
+    """The tokens chosen by these logits, `NO_TOKEN` where every logit is -inf."""
+    return target_ids.masked_fill(logits.amax(dim=-1) == float("-inf"), NO_TOKEN)
 
 
 def draw(

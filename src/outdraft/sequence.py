@@ -126,6 +126,10 @@ class Sequence:
         """Ends the request where it stands; returns the text that was still held back."""
         return self._show(self._detokenizer.flush(), finish="cancelled")
 
+    def block(self) -> str:
+        """Ends the request where nothing is allowed; returns the text that was still held back."""
+        return self._show(self._detokenizer.flush(), finish="blocked")
+
     @property
     def _is_long_enough(self) -> bool:
         return len(self.ids) - self.prompt_len >= self.settings.min_new_tokens

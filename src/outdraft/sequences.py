@@ -66,8 +66,7 @@ class SequenceMaker:
         """
         if not isinstance(settings, GenerationSettings):
             settings = GenerationSettings(**settings)
-        check_one_answer(settings)
-        return self.make_samples(prompt, settings)[0]
+        return self.make_samples(prompt, check_one_answer(settings))[0]
 
     def _make(self, prompt_ids: list[int], settings: GenerationSettings) -> Sequence:
         assert settings.seed is not None  # every sample has one
@@ -119,8 +118,8 @@ class SequenceMaker:
         return list(self._tokenizer(settings.prediction, add_special_tokens=False)["input_ids"])
 
 
-def check_one_answer(settings: GenerationSettings) -> None:
-    """Refuses to draw several answers where there is a place for one.
+def check_one_answer(settings: GenerationSettings) -> GenerationSettings:
+    """The settings; refuses to draw several answers where there is a place for one.
 
     Raises:
         SettingsError: several are asked for.
@@ -130,3 +129,4 @@ def check_one_answer(settings: GenerationSettings) -> None:
             f"streams, sessions and chats give one answer and not {settings.num_samples}; leave "
             "out n and best_of, or call generate() or agenerate()"
         )
+    return settings

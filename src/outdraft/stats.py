@@ -57,7 +57,7 @@ class Stats:
 
     Identities: `tokens == accepted + own_tokens`, `accepted <= drafted`,
     `accepted == sum(accepted_by_depth)` unless the last step was cut by a stop rule, and without
-    drafts `tokens == steps + 1` (the prompt pass gives the first token).
+    drafts `tokens == steps + 1` (the prompt pass gives the first token), or one less if blocked.
     """
 
     steps: int = 0

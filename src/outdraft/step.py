@@ -11,7 +11,7 @@ from outdraft.commit import commit
 from outdraft.interfaces import Drafter, KVCache, TargetModel
 from outdraft.logprobs import with_logprobs
 from outdraft.plan import Pricing, Unpriced, make_plan
-from outdraft.sampling import at_least_fp32, choose, greedy
+from outdraft.sampling import at_least_fp32, choose, greedy, unless_blocked
 from outdraft.sequence import Sequence
 from outdraft.trace import OnStep, StepRecord, StepSeconds
 from outdraft.types import Commit, DraftTree, Plan
@@ -83,15 +83,18 @@ def choose_tokens(logits: Tensor, plan: Plan, batch: Seq[Sequence]) -> Tensor:
     """The token the target writes after each row, `[seqs, rows]`, by its processed logits.
 
     Greedy rows take their likeliest token; sampled rows draw with the noise of their own
-    request's seed and the position that follows the row.
+    request's seed and the position that follows the row. Where nothing is allowed, there is
+    `NO_TOKEN`.
     """
     target_ids = greedy(logits)
     for i, (sequence, tree) in enumerate(zip(batch, plan.trees, strict=True)):
+        rows = slice(0, 1 + len(tree))
         if not sequence.settings.is_greedy:
             next_position = sequence.root_position + 1
             positions = [next_position, *(next_position + depth for depth in tree.depths())]
-            rows = slice(0, len(positions))
             target_ids[i, rows] = choose(
                 logits[i, rows], positions, sequence.settings, sequence.seed
             )
+        if sequence.processors:  # without any, every token is allowed
+            target_ids[i, rows] = unless_blocked(target_ids[i, rows], logits[i, rows])
     return target_ids

@@ -25,7 +25,12 @@ Origin = Literal["drafted", "corrected", "bonus", "plain"]
 """Where a committed token came from: an accepted guess, the target's token in place of a wrong
 guess, the extra token after a fully accepted path, or a step in which nothing was drafted."""
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "cancelled", "blocked"]
+"""Why a request ended: an end token, a stop string or rule, a length, the user's wish, or settings
+that together ruled out every token, such as a ban on all that a grammar allows."""
+
+NO_TOKEN = -1
+"""What the target writes where nothing is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +193,7 @@ class Verdict:
     Args:
         path: rows the target agrees with, from the root (always row 0) downwards.
         token_ids: the tokens of `path` after the root, then the target's own next token; as many
-            as `path` has rows.
+            as `path` has rows, one less where nothing is allowed next.
         origin: of that last token: it replaced a wrong guess, came on top of a fully accepted
             path, or nothing had been drafted.
         judged: for depth 1, 2, ...: how many guesses had an accepted parent.
@@ -201,6 +206,11 @@ class Verdict:
     judged: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether nothing is allowed behind its tokens."""
+        return len(self.token_ids) < len(self.path)
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
@@ -208,7 +218,8 @@ class Commit:
 
     Args:
         request_id: whose.
-        token_ids: the new tokens, cut behind the first one that ended the request.
+        token_ids: the new tokens, cut behind the first one that ended the request; none where the
+            step found that nothing is allowed any more.
         origins: where each came from.
         text: the piece of text that these tokens complete; may be empty.
         finish_reason: set by the step that ended the request.

@@ -6,6 +6,7 @@ write; the drafters know the plain text and are wrong in every way, forbidden gu
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence as Seq
 from functools import cache
 from typing import Any
@@ -20,7 +21,8 @@ from outdraft.errors import SettingsError
 from outdraft.interfaces import Drafter
 from outdraft.models.target import CausalLM
 from outdraft.settings import EngineSettings
-from outdraft.trace import StepRecord
+from outdraft.text.detokenizer import text_decoder, token_shower
+from outdraft.trace import StepRecord, StepTrace, Tracer
 from support.grammars import GRAMMARS, is_right, matcher_of, tokenizer_of
 from support.tiny_models import tiny_model
 
@@ -123,6 +125,24 @@ def test_requests_with_and_without_a_grammar_share_a_batch(way: dict[str, Any]) 
 
 
 @every_grammar
+def test_sessions_and_coroutines_follow_it_too(grammar: str) -> None:
+    llm = llm_of("byte-level")
+    plain = plain_of("byte-level", grammar, 1.0)
+    options = {**GRAMMARS[grammar], "temperature": 1.0, "max_new_tokens": LENGTH, "seed": 3}
+    with llm.session(drafter="suffix") as session:
+        requests = [session.add(prompt, **options) for prompt in PROMPTS]
+        for _ in session:
+            pass
+    assert_plain([request.result for request in requests], plain)
+
+    async def work() -> list[Result]:
+        async with llm:
+            return await asyncio.gather(*(llm.agenerate(each, **options) for each in PROMPTS))
+
+    assert_plain(asyncio.run(work()), plain)
+
+
+@every_grammar
 def test_penalties_and_filters_choose_among_allowed_tokens(grammar: str) -> None:
     options = {
         "temperature": 1.0,
@@ -144,11 +164,44 @@ def test_penalties_and_filters_choose_among_allowed_tokens(grammar: str) -> None
                 assert is_right(grammar, sample.text)
 
 
-def test_a_ban_that_leaves_nothing_is_an_error() -> None:
+@every_way
+@pytest.mark.parametrize("num_written", range(4))
+def test_a_ban_that_leaves_nothing_ends_its_own_request_alone(
+    num_written: int, way: dict[str, Any]
+) -> None:
+    llm, to_ids = llm_of("bytes"), tokenizer_of("bytes")
+    ids = to_ids("abca")["input_ids"]
+    banned = [to_ids(each)["input_ids"][0] for each in "defghijklmnopqrstuvwxyz"]
+    common = {**way, "seed": 3, "max_new_tokens": 20}
+    blocked = {
+        "regex": "abc" if num_written == 3 else "abca"[:num_written] + "[d-z]b",
+        "suppress_ids": [] if num_written == 3 else banned,
+        "min_new_tokens": 9,
+        "logprobs": 1,
+    }
+    lines: list[StepTrace] = []
+    for drafter in ("none", "suffix", "suffix,recycling"):
+        tracer = Tracer(text_decoder(to_ids), token_shower(to_ids), lines.extend)
+        first, second = llm.generate(
+            ["He", "The ferry"], drafter=drafter, on_step=tracer, per_prompt=[blocked, {}], **common
+        )
+        assert (first.finish_reason, first.text) == ("blocked", "abca"[:num_written])
+        assert first.token_ids == tuple(ids[:num_written])
+        assert len(first.logprobs) == first.stats.tokens == num_written
+        assert second.token_ids == llm.generate("The ferry", drafter="none", **common).token_ids
+    assert "blocked" in {line.finish_reason for line in lines}
+
+
+def test_a_processor_that_undoes_the_grammar_is_an_error() -> None:
     llm = llm_of("bytes")
-    (only,) = tokenizer_of("bytes")("a")["input_ids"]
-    with pytest.raises(SettingsError, match="another setting had ruled out all"):
-        llm.generate("He", regex="ab", suppress_ids=[only])
+    (other,) = tokenizer_of("bytes")("z")["input_ids"]
+
+    def insist(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores[:, other] = 1.0
+        return scores.masked_fill(scores != 1.0, float("-inf"))
+
+    with pytest.raises(SettingsError, match="logits_processors made it likely again"):
+        llm.generate("He", regex="ab", logits_processors=[insist])
 
 
 @every_grammar

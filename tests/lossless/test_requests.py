@@ -243,14 +243,14 @@ OPTIONAL: dict[str, st.SearchStrategy[Any]] = {
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> tuple[tuple[int, ...], dict[str, Any]]:
+def requests(draw: st.DrawFn, max_samples: int = 3) -> tuple[tuple[int, ...], dict[str, Any]]:
     names = draw(st.lists(st.sampled_from(sorted(OPTIONAL)), max_size=8, unique=True))
     settings = {name: draw(OPTIONAL[name]) for name in names}
     settings["max_new_tokens"] = draw(st.integers(8, 14))
     settings["seed"] = draw(st.integers(0, 99))
     settings["temperature"] = draw(st.sampled_from([0.0, 0.6, 1.3]))
-    if settings["temperature"]:
-        settings["n"] = draw(st.integers(1, 3))
+    if settings["temperature"] and max_samples > 1:
+        settings["n"] = draw(st.integers(1, max_samples))
         if draw(st.booleans()):
             settings["best_of"] = settings["n"] + draw(st.integers(0, 1))
     return draw(st.sampled_from(PROMPTS)), settings
@@ -266,6 +266,48 @@ def test_any_mix_of_requests_means_the_same(data: st.DataObject) -> None:
         max_batch=data.draw(st.integers(1, 5)),
         max_draft_nodes=data.draw(st.integers(0, 12)),
     )
+
+
+@hypothesis_settings(max_examples=EXAMPLES // 2)
+@given(data=st.data())
+def test_any_mix_of_requests_means_the_same_in_a_session(data: st.DataObject) -> None:
+    """They join one by one, their prompts are read in pieces or known from those before them."""
+    model = data.draw(st.sampled_from(["table", "fp64"]))
+    wanted = data.draw(st.lists(requests(max_samples=1), min_size=1, max_size=5))
+    llm = llm_of(model).with_engine(max_batch=3, prompt_chunk=data.draw(st.integers(1, 6)))
+    name = data.draw(st.sampled_from(DRAFTERS))
+    asked = []
+    with llm.session(drafter=drafter_of(name, model)) as session:
+        for prompt, settings in wanted:
+            asked.append(session.add(list(prompt), **settings))
+            session.step()
+        for _ in session:
+            pass
+    for (prompt, settings), request in zip(wanted, asked, strict=True):
+        plain = llm_of(model).generate(list(prompt), drafter="none", **settings)
+        assert_same_result(request.result, plain)
+        if settings.get("prompt_logprobs"):
+            assert request.stats.reused_prompt_tokens == 0
+
+
+@pytest.mark.parametrize("model", ["table", "fp64", "fp32"])
+def test_a_known_prompt_is_read_again_for_its_logprobs(model: str) -> None:
+    llm, prompt = llm_of(model), list(PROMPTS[2])
+    settings: dict[str, Any] = {"max_new_tokens": 4, "seed": 4}
+    wanted = {**settings, "logprobs": 2, "prompt_logprobs": True}
+    in_one_piece = llm.with_engine(prompt_chunk=512)
+    plain = in_one_piece.generate(prompt, drafter="none", **wanted)
+    with llm.session(drafter="suffix") as session:
+        session.add(prompt, **settings)
+        for _ in session:
+            pass
+        again = session.add(prompt, **settings)
+        asked = session.add(prompt, **wanted)
+        for _ in session:
+            pass
+    assert again.stats.reused_prompt_tokens == len(prompt) - 1
+    assert asked.stats.reused_prompt_tokens == 0
+    assert_same_result(asked.result, plain)
 
 
 def test_the_toys_have_the_tokens_that_requests_name() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import outdraft
-from outdraft import generate
+from outdraft import generate, sequences
 from outdraft.draft.prompt_lookup import PromptLookup
 from outdraft.errors import DrafterError, SettingsError
 from outdraft.generate import Outdraft
@@ -95,7 +95,7 @@ def test_best_of_draws_more_answers_than_it_returns(llm: Outdraft) -> None:
 
 
 def test_a_stream_is_one_answer(llm: Outdraft) -> None:
-    with pytest.raises(SettingsError, match="streams, sessions and chats give one answer and not 2"):
+    with pytest.raises(SettingsError, match="give one answer and not 2"):
         llm.stream("bcd", temperature=1.0, n=2)
 
 
@@ -547,7 +547,7 @@ def test_measuring_is_no_time_of_the_request_that_waited_for_it(
             super().__init__(*args, **options)
 
     monkeypatch.setattr(generate, "known_costs", known_costs)
-    monkeypatch.setattr(generate, "Sequence", Noted)
+    monkeypatch.setattr(sequences, "Sequence", Noted)
     tiny_llm().generate("b", max_new_tokens=1)
     list(tiny_llm().stream("b", max_new_tokens=1))
     assert made == ["costs", "request"] * 2

@@ -394,4 +394,6 @@ def _summarise(result: Result, settings: GenerationSettings) -> None:
         parts.append(f"seed {result.seed}")
     if result.finish_reason == "length":
         parts.append("cut at the length limit")
+    if result.finish_reason == "blocked":
+        parts.append("ended where the options together allow no token")
     common.note(", ".join(parts))

@@ -103,8 +103,8 @@ class Matcher:
         place = self._child(self._root, token_id)
         if place is None:
             raise SettingsError(
-                f"token {token_id} was chosen where the grammar forbids it: another setting had "
-                "ruled out all that it allows; loosen the one that bans tokens"
+                f"token {token_id} was chosen where the grammar forbids it: one of "
+                "logits_processors made it likely again; have it leave logits of -inf as they are"
             )
         if not place.is_behind_end:
             self._go(place)
