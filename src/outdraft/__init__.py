@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from outdraft.session import Request, Session
     from outdraft.settings import EngineSettings, GenerationSettings
     from outdraft.stats import Stats
-    from outdraft.types import Budget, Commit, DraftTree
+    from outdraft.types import Budget, Commit, DraftTree, TokenLogprob
 
 # Names are looked up on first use, so that `import outdraft` does not wait for torch.
 _HOME_OF = {
@@ -63,7 +63,7 @@ _HOME_OF = {
     **dict.fromkeys(["Request", "Session"], "outdraft.session"),
     **dict.fromkeys(["EngineSettings", "GenerationSettings"], "outdraft.settings"),
     "Stats": "outdraft.stats",
-    **dict.fromkeys(["Budget", "Commit", "DraftTree"], "outdraft.types"),
+    **dict.fromkeys(["Budget", "Commit", "DraftTree", "TokenLogprob"], "outdraft.types"),
 }
 
 __all__ = [
@@ -89,6 +89,7 @@ __all__ = [
     "SettingsError",
     "Stats",
     "Stream",
+    "TokenLogprob",
     "UnknownModelError",
     "UnsupportedModelError",
     "__version__",

@@ -7,13 +7,12 @@ a lock. While nobody asks for anything there is no step, no timer and no task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
 from typing import Any
 
 from outdraft.errors import OutdraftError
-from outdraft.results import Piece, Result
+from outdraft.results import Piece, Result, best_of
 from outdraft.session import Request, Session
 from outdraft.text.prompts import Prompt
 
@@ -31,12 +30,12 @@ class _Waiter:
         """Hands on a piece, an error that ends the request, or `None` at its end."""
         self._told.put_nowait(news)
 
-    async def pieces(self) -> Pieces:
-        """All pieces, as they come."""
-        while (news := await self._told.get()) is not None:
-            if isinstance(news, BaseException):
-                raise news
-            yield news
+    async def next_piece(self) -> Piece | None:
+        """The next piece, as soon as it is there; `None` at the end."""
+        news = await self._told.get()
+        if isinstance(news, BaseException):
+            raise news
+        return news
 
 
 class AsyncRequests:
@@ -71,18 +70,26 @@ class AsyncRequests:
         return False
 
     async def generate(self, prompt: Prompt, settings: Mapping[str, Any]) -> Result:
-        """The whole answer; a cancelled wait cancels the request."""
-        waiter = self._ask(prompt, settings)
-        async with aclosing(self._pieces_of(waiter)) as pieces:
-            async for _ in pieces:
-                pass
-        return waiter.request.result
+        """The whole answer, or answers; a cancelled wait cancels the request."""
+        waiters = self._wait_for(self._session.prepare_samples(prompt, settings))
+        try:
+            for waiter in waiters:
+                while await waiter.next_piece() is not None:
+                    pass
+        finally:
+            for waiter in waiters:
+                self._leave(waiter)
+        results = [waiter.request.result for waiter in waiters]
+        return best_of(results, waiters[0].request.settings)
 
     async def stream(self, prompt: Prompt, settings: Mapping[str, Any]) -> Pieces:
         """The answer piece by piece; leaving early cancels the request."""
-        async with aclosing(self._pieces_of(self._ask(prompt, settings))) as pieces:
-            async for piece in pieces:
+        (waiter,) = self._wait_for([self._session.prepare(prompt, settings)])
+        try:
+            while (piece := await waiter.next_piece()) is not None:
                 yield piece
+        finally:
+            self._leave(waiter)
 
     async def aclose(self) -> None:
         """Cancels all requests, and returns once nothing runs any more; waiters get their text."""
@@ -97,22 +104,20 @@ class AsyncRequests:
         self._thread.shutdown(wait=True)
         self._session.close()
 
-    def _ask(self, prompt: Prompt, settings: Mapping[str, Any]) -> _Waiter:
-        request = self._session.prepare(prompt, settings)
-        self._session.check_room(len(self._coming))
-        waiter = self._waiters[request.request_id] = _Waiter(request)
-        self._coming.append(request)
+    def _wait_for(self, requests: Seq[Request]) -> list[_Waiter]:
+        """Has all of them run, or none."""
+        self._session.check_room(len(self._coming) + len(requests) - 1)
+        waiters = [_Waiter(request) for request in requests]
+        self._waiters.update({waiter.request.request_id: waiter for waiter in waiters})
+        self._coming.extend(requests)
         if self._driver is None:
             self._driver = self._loop.create_task(self._drive())
-        return waiter
+        return waiters
 
-    async def _pieces_of(self, waiter: _Waiter) -> Pieces:
-        try:
-            async for piece in waiter.pieces():
-                yield piece
-        finally:
-            if self._waiters.pop(waiter.request.request_id, None) is not None:
-                self._leaving.append(waiter.request)
+    def _leave(self, waiter: _Waiter) -> None:
+        """Cancels a request that has not ended."""
+        if self._waiters.pop(waiter.request.request_id, None) is not None:
+            self._leaving.append(waiter.request)
 
     async def _drive(self) -> None:
         """Steps until nobody waits for anything."""

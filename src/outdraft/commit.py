@@ -9,7 +9,7 @@ from collections.abc import Sequence as Seq
 
 from outdraft.interfaces import Drafter, KVCache
 from outdraft.sequence import Sequence
-from outdraft.types import Commit, Origin, Plan, Verdict
+from outdraft.types import Commit, Origin, Plan, TokenLogprob, Verdict
 
 
 def commit(
@@ -38,8 +38,15 @@ def commit(
         sequence.stats.count_step(len(tree), verdict.judged, len(verdict.path) - 1)
         origins: list[Origin] = ["drafted"] * (len(verdict.path) - 1)
         origins.append(verdict.origin)
-        done = append_tokens(sequence, verdict.token_ids, origins)
-        cache.commit(seq_idx, verdict.path[: len(done.token_ids)])
+        done = append_tokens(
+            sequence,
+            verdict.token_ids,
+            origins,
+            verdict.logprobs,
+            is_blocked=verdict.is_blocked,
+        )
+        if done.token_ids:
+            cache.commit(seq_idx, verdict.path[: len(done.token_ids)])
         commits.append(done)
         if told is not None:
             told.append(done)
@@ -47,19 +54,35 @@ def commit(
     return commits
 
 
-def append_tokens(sequence: Sequence, token_ids: Seq[int], origins: Seq[Origin]) -> Commit:
-    """Adds tokens one by one through the stop rules; nothing behind the first stop is kept."""
+def append_tokens(
+    sequence: Sequence,
+    token_ids: Seq[int],
+    origins: Seq[Origin],
+    logprobs: Seq[TokenLogprob] = (),
+    *,
+    is_blocked: bool = False,
+) -> Commit:
+    """Adds tokens one by one through the stop rules; nothing behind the first stop is kept.
+
+    Args:
+        logprobs: of the tokens; none where the request does not want them.
+        is_blocked: nothing is allowed behind the tokens.
+    """
     pieces = []
     for token_id in token_ids:
         pieces.append(sequence.append(token_id))
         if sequence.finish_reason is not None:
             break
     num_kept = len(pieces)
+    if is_blocked and sequence.finish_reason is None:
+        pieces.append(sequence.block())
     sequence.stats.count_tokens(origins[:num_kept])
+    sequence.logprobs += logprobs[:num_kept]
     return Commit(
         request_id=sequence.request_id,
         token_ids=tuple(token_ids[:num_kept]),
         origins=tuple(origins[:num_kept]),
         text="".join(pieces),
         finish_reason=sequence.finish_reason,
+        logprobs=tuple(logprobs[:num_kept]),
     )

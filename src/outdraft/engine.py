@@ -14,15 +14,17 @@ from torch import Tensor
 from outdraft.commit import append_tokens
 from outdraft.errors import SettingsError
 from outdraft.interfaces import Drafter, KVCache, TargetModel
+from outdraft.logprobs import token_logprobs, with_logprobs
 from outdraft.plan import Pricing, Unpriced
 from outdraft.prefixes import Beginning, KeptTexts, common_len
-from outdraft.sampling import choose
+from outdraft.sampling import choose, unless_blocked
 from outdraft.sequence import Sequence
 from outdraft.settings import EngineSettings
 from outdraft.stats import DrafterStats
-from outdraft.step import step
+from outdraft.step import process_rows, step
 from outdraft.trace import OnStep, StepRecord, StepSeconds
 from outdraft.types import Commit, DraftTree, Rows, Verdict
+from outdraft.verify import walk
 
 OnPrompt = Callable[[int, int], None]
 
@@ -208,9 +210,10 @@ class Engine:
     def _longest_known(self, sequence: Sequence) -> Beginning | None:
         """The longest beginning of a prompt that is held somewhere; its last token is to be read.
 
-        Ended requests leave theirs, and those that run may share it too.
+        Ended requests leave theirs, and those that run may share it too. Who wants the prompt's
+        log-probabilities has to read all of it: nobody keeps those.
         """
-        if self._kept is None:
+        if self._kept is None or sequence.settings.prompt_logprobs:
             return None
         prompt_ids = sequence.ids[:-1]
         held = self._cache.committed_lens
@@ -227,14 +230,17 @@ class Engine:
         sequence, start = reading.sequence, reading.num_read
         started_at = time.perf_counter()
         rows = Rows.chain(sequence.ids[start : start + num_tokens], start, self._target.device)
+        num_judged = 0 if sequence.settings.prompt_logprobs else 1  # rows; 0 is all
         with sequence.stats.time_target():
-            logits = self._target.forward(rows, reading.cache, logits_to_keep=1)
+            logits = self._target.forward(rows, reading.cache, logits_to_keep=num_judged)[0]
+        if sequence.settings.prompt_logprobs:
+            _note_prompt(sequence, start, logits)
         reading.cache.commit(0, range(num_tokens))
         reading.num_read += num_tokens
         reading.seconds += time.perf_counter() - started_at
         if self._on_prompt is not None:
             self._on_prompt(reading.num_read, sequence.prompt_len)
-        return logits[0]
+        return logits[-1:]
 
     def _admit(self, reading: _Reading, logits: Tensor) -> None:
         """Commits the token that follows a prompt, which runs with the others from then on."""
@@ -245,15 +251,26 @@ class Engine:
             self._cache = reading.cache
         self._reading = None
         self._running.append(sequence)
-        drawn = choose(logits, [sequence.prompt_len], sequence.settings, sequence.seed)
-        commit = append_tokens(sequence, [int(drawn)], ("plain",))
+        scores = process_rows(logits[None], [DraftTree()], [sequence])[0]
+        drawn = choose(scores, [sequence.prompt_len], sequence.settings, sequence.seed)
+        verdict = walk(DraftTree(), unless_blocked(drawn, scores).tolist())
+        (verdict,) = with_logprobs([verdict], logits[None], scores[None], [sequence])
+        commit = append_tokens(
+            sequence,
+            verdict.token_ids,
+            ("plain",),
+            verdict.logprobs,
+            is_blocked=verdict.is_blocked,
+        )
         self._unreturned.append(commit)
         self._drafter.observe(sequence, commit)
         if self._on_step is not None:
             seconds = StepSeconds(
                 0.0, 0.0, reading.seconds, reading.seconds + time.perf_counter() - read_at
             )
-            self._on_step(_prompt_record(reading, logits, drawn, commit, seconds))
+            self._on_step(
+                _prompt_record(reading, scores, drawn, verdict, commit=commit, seconds=seconds)
+            )
 
     def _release_finished(self) -> None:
         for seq_idx in reversed(range(len(self._running))):
@@ -276,17 +293,32 @@ class Engine:
             self._running[seq_idx] = last
 
 
+def _note_prompt(sequence: Sequence, start: int, logits: Tensor) -> None:
+    """How likely the prompt's tokens were; `logits` follow those from `start` on."""
+    following = sequence.ids[start + 1 : start + 1 + len(logits)]
+    num_top = sequence.settings.logprobs or 0
+    if start == 0:
+        sequence.prompt_logprobs.append(None)
+    sequence.prompt_logprobs += token_logprobs(logits[: len(following)], following, num_top)
+
+
 def _prompt_record(
-    reading: _Reading, logits: Tensor, drawn: Tensor, commit: Commit, seconds: StepSeconds
+    reading: _Reading,
+    scores: Tensor,
+    drawn: Tensor,
+    verdict: Verdict,
+    *,
+    commit: Commit,
+    seconds: StepSeconds,
 ) -> StepRecord:
     """Reading a prompt, as a step without draft."""
     return StepRecord(
         batch=[reading.sequence],
         trees=[DraftTree()],
         row_lens=[reading.num_read - reading.num_reused],
-        logits=logits[None],
+        logits=scores[None],
         target_ids=drawn[None],
-        verdicts=[Verdict((0,), commit.token_ids, "plain", ())],
+        verdicts=[verdict],
         commits=[commit],
         seconds=seconds,
     )

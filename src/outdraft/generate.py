@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence as Seq
+from collections.abc import Sequence as Seq
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self, overload
@@ -13,7 +12,6 @@ from typing import Any, Self, overload
 from outdraft.aio import AsyncRequests, Pieces
 from outdraft.chat import Chat
 from outdraft.draft import DrafterContext, make_drafter
-from outdraft.draft.plain import NoDrafter
 from outdraft.engine import Engine, OnPrompt
 from outdraft.errors import SettingsError
 from outdraft.interfaces import Drafter, TargetModel
@@ -25,12 +23,20 @@ from outdraft.plan import Priced, Pricing
 from outdraft.plan.cost_file import key_of, known_costs
 from outdraft.plan.profile import load_profile
 from outdraft.prefixes import KeptTexts
-from outdraft.results import Result, Stream, result_of
-from outdraft.sequence import Sequence
+from outdraft.results import Result, Stream, best_of, result_of
+from outdraft.sequences import SequenceMaker, check_one_answer
 from outdraft.session import Session
-from outdraft.settings import AUTO_DRAFTER, DEFAULT_MODEL, EngineSettings, GenerationSettings
+from outdraft.settings import (
+    AUTO_DRAFTER,
+    DEFAULT_MODEL,
+    EngineSettings,
+    GenerationSettings,
+    OwnSettings,
+    settings_of_each,
+)
 from outdraft.text.breaks import break_finder
-from outdraft.text.prompts import Prompt, Tokenizer, is_one_prompt, to_prompt_ids
+from outdraft.text.detokenizer import text_decoder
+from outdraft.text.prompts import Prompt, Tokenizer, is_one_prompt
 from outdraft.trace import OnStep
 
 
@@ -62,7 +68,7 @@ class Outdraft:
         self._own_pricing = pricing
         self._eos_ids = frozenset(eos_ids)
         self._drafters: dict[str, Drafter] = {}
-        self._request_ids = itertools.count()
+        self._sequences = SequenceMaker(target, tokenizer, eos_ids=self._eos_ids)
         self._asynchronous: AsyncRequests | None = None
         self._turn = threading.RLock()  # one thread at a time has the target and the drafters
         self.drafter(drafter)  # an unknown name is refused here and not at the first request
@@ -84,6 +90,7 @@ class Outdraft:
         *,
         drafter: str | Drafter | None = None,
         on_step: OnStep | None = None,
+        per_prompt: Seq[OwnSettings] | None = None,
         **settings: Any,
     ) -> list[Result]: ...
 
@@ -93,6 +100,7 @@ class Outdraft:
         *,
         drafter: str | Drafter | None = None,
         on_step: OnStep | None = None,
+        per_prompt: Seq[OwnSettings] | None = None,
         **settings: Any,
     ) -> Result | list[Result]:
         """Answers one prompt, or a list of prompts as one batch.
@@ -101,14 +109,20 @@ class Outdraft:
             prompts: text as it stands, chat messages, token ids, or a list of any of these.
             drafter: a method's name, `"none"` for plain decoding, or a `Drafter`.
             on_step: is told of every step; `outdraft.trace.Tracer` makes such observers.
+            per_prompt: for each of several prompts, what it asks for beside or instead of
+                `settings`.
             settings: see `GenerationSettings`.
 
         Raises:
             SettingsError: a setting is unknown or out of range, or a prompt is empty or too long.
         """
         if is_one_prompt(prompts):
-            return self._run([prompts], drafter, on_step, settings)[0]  # type: ignore[list-item]
-        return self._run(list(prompts), drafter, on_step, settings)  # type: ignore[arg-type]
+            if per_prompt is not None:
+                raise SettingsError("per_prompt is for a list of prompts; this is a single one")
+            wanted = [GenerationSettings(**settings)]
+            return self._run([prompts], wanted, drafter, on_step)[0]  # type: ignore[list-item]
+        wanted = settings_of_each(len(prompts), settings, per_prompt)
+        return self._run(list(prompts), wanted, drafter, on_step)  # type: ignore[arg-type]
 
     def stream(
         self,
@@ -126,9 +140,9 @@ class Outdraft:
                 read: a long one takes a while.
         """
         used = self.drafter(drafter)
-        wanted = GenerationSettings(**settings)
+        wanted = check_one_answer(GenerationSettings(**settings))
         engine = self._engine(used, on_step=on_step, on_prompt=on_prompt)
-        sequence = self._sequence(prompt, wanted)
+        sequence = self._sequences.make(prompt, wanted)
         engine.add(sequence)
         return Stream(engine, sequence, used.name)
 
@@ -142,7 +156,7 @@ class Outdraft:
             on_step=on_step,
             kept=KeptTexts(self.target, self.settings.max_kept_tokens),
         )
-        return Session(engine, self.settings, used.name, self._new_sequence)
+        return Session(engine, self.settings, used.name, self._sequences)
 
     def chat(
         self, *, system: str | None = None, drafter: str | Drafter | None = None, **settings: Any
@@ -156,7 +170,7 @@ class Outdraft:
         Raises:
             SettingsError: a setting is unknown or out of range, or the model has no chat template.
         """
-        GenerationSettings(**settings)  # refused here and not at the first turn
+        check_one_answer(GenerationSettings(**settings))  # here and not at the first turn
         if self.tokenizer.chat_template is None:
             raise SettingsError(f"{self.name} has no chat template; use generate with text instead")
         return Chat(self.session(drafter=drafter), system=system, settings=settings)
@@ -221,6 +235,7 @@ class Outdraft:
             pricing=pricing,
         )
         other._turn = self._turn
+        other._sequences = self._sequences
         return other
 
     def drafter(self, choice: str | Drafter | None = None) -> Drafter:
@@ -258,7 +273,7 @@ class Outdraft:
 
     def _pricing_of(self, drafter: Drafter) -> Pricing | None:
         """Plain decoding needs no prices, and nothing to be measured for them."""
-        return None if isinstance(drafter, NoDrafter) else self._pricing
+        return None if drafter.is_plain else self._pricing
 
     def _engine(
         self,
@@ -282,14 +297,17 @@ class Outdraft:
     def _run(
         self,
         prompts: list[Prompt],
+        settings: list[GenerationSettings],
         drafter: str | Drafter | None,
         on_step: OnStep | None,
-        settings: dict[str, Any],
     ) -> list[Result]:
         used = self.drafter(drafter)
-        wanted = GenerationSettings(**settings)
         engine = self._engine(used, on_step=on_step)
-        sequences = [self._sequence(prompt, wanted) for prompt in prompts]
+        answers = [
+            self._sequences.make_samples(prompt, wanted)
+            for prompt, wanted in zip(prompts, settings, strict=True)
+        ]
+        sequences = list(itertools.chain.from_iterable(answers))
         for sequence in sequences:
             engine.add(sequence)
         try:
@@ -298,33 +316,10 @@ class Outdraft:
         finally:
             for sequence in sequences:
                 engine.cancel(sequence)
-        return [result_of(sequence, used.name) for sequence in sequences]
-
-    def _new_sequence(self, prompt: Prompt, settings: Mapping[str, Any]) -> Sequence:
-        return self._sequence(prompt, GenerationSettings(**settings))
-
-    def _sequence(self, prompt: Prompt, settings: GenerationSettings) -> Sequence:
-        prompt_ids = to_prompt_ids(self.tokenizer, prompt)
-        if not 0 <= min(prompt_ids) <= max(prompt_ids) < self.target.vocab_size:
-            raise SettingsError(
-                f"the prompt has token ids from {min(prompt_ids)} to {max(prompt_ids)}; the "
-                f"target's vocabulary has {self.target.vocab_size}, from 0 on"
-            )
-        return Sequence(
-            next(self._request_ids),
-            prompt_ids,
-            settings,
-            seed=secrets.randbits(63) if settings.seed is None else settings.seed,
-            eos_ids=self._eos_ids,
-            max_context=self.target.max_context,
-            decode=text_decoder(self.tokenizer),
-            prediction_ids=self._prediction_ids(settings),
-        )
-
-    def _prediction_ids(self, settings: GenerationSettings) -> list[int]:
-        if settings.prediction is None:
-            return []
-        return list(self.tokenizer(settings.prediction, add_special_tokens=False)["input_ids"])
+        return [
+            best_of([result_of(sequence, used.name) for sequence in samples], wanted)
+            for samples, wanted in zip(answers, settings, strict=True)
+        ]
 
 
 def load(
@@ -371,27 +366,3 @@ def load(
         drafter=drafter,
         settings=settings,
     )
-
-
-def text_decoder(tokenizer: Tokenizer) -> Callable[[Seq[int]], str]:
-    """From new token ids to the text a user sees, special tokens left out."""
-
-    def decode(token_ids: Seq[int]) -> str:
-        text = tokenizer.decode(
-            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return str(text)
-
-    return decode
-
-
-def token_shower(tokenizer: Tokenizer) -> Callable[[int], str]:
-    """From one token id to its text, special tokens included."""
-
-    def show(token_id: int) -> str:
-        text = tokenizer.decode(
-            [token_id], skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-        return str(text)
-
-    return show

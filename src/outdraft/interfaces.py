@@ -30,6 +30,8 @@ class Drafter(ABC):
     model, beyond what it takes to propose at all; `None` where levels take no time to speak of."""
     wants_logits: bool = False
     """Whether `observe_logits` is called; nothing is collected for drafters that guess from ids."""
+    is_plain: bool = False
+    """Whether it stands for plain decoding, where not even what is certain is guessed."""
 
     @abstractmethod
     def propose(self, batch: Seq[Sequence], budget: Budget) -> list[DraftTree]:

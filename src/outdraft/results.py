@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence as Seq
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
 from outdraft.engine import Engine
 from outdraft.errors import SettingsError
 from outdraft.sequence import Sequence
+from outdraft.settings import GenerationSettings
 from outdraft.stats import Stats
-from outdraft.types import Commit, FinishReason, Origin
+from outdraft.types import Commit, FinishReason, Origin, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,9 @@ class Result:
         token_ids: all new tokens, the one that ended the text included.
         seed: repeats a sampled text, whatever the drafter.
         drafter: name of the method that guessed.
+        logprobs: one for each of `token_ids`, if asked for.
+        prompt_logprobs: one for each token of the prompt, if asked for; none for the first.
+        others: further answers to the same prompt, if asked for.
     """
 
     text: str
@@ -32,6 +36,21 @@ class Result:
     seed: int
     drafter: str
     stats: Stats
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] = ()
+    others: tuple[Result, ...] = ()
+
+    @property
+    def samples(self) -> tuple[Result, ...]:
+        """All `n` answers, this one first: by their number, or the best first with `best_of`."""
+        return (replace(self, others=()), *self.others)
+
+    @property
+    def mean_logprob(self) -> float | None:
+        """Mean log-probability of the tokens before processing; `None` if not asked for."""
+        if not self.logprobs:
+            return None
+        return sum(each.logprob for each in self.logprobs) / len(self.logprobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +61,32 @@ class Piece:
         text: may be empty while a character or a possible stop string is unfinished.
         token_ids: the tokens committed by the step.
         origins: per token, where it came from.
+        logprobs: of the tokens, if asked for.
     """
 
     text: str
     token_ids: tuple[int, ...]
     origins: tuple[Origin, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+def piece_of(commit: Commit) -> Piece:
+    """What a user sees of a commit."""
+    return Piece(commit.text, commit.token_ids, commit.origins, commit.logprobs)
+
+
+def best_of(results: Seq[Result], settings: GenerationSettings) -> Result:
+    """The answers to one prompt as one result.
+
+    Equal answers stay in the order of their numbers: rounding does not rank them.
+    """
+    if settings.best_of is not None:
+        means: dict[tuple[int, ...], float] = {}
+        for result in results:
+            means.setdefault(result.token_ids, result.mean_logprob or 0.0)
+        results = sorted(results, key=lambda result: -means[result.token_ids])
+    first, *others = results[: settings.n]
+    return replace(first, others=tuple(others))
 
 
 class Stream:
@@ -66,7 +106,7 @@ class Stream:
     def __next__(self) -> Piece:
         while self._sequence.finish_reason is None:
             for commit in self._step():  # none while a long prompt is being read
-                return Piece(commit.text, commit.token_ids, commit.origins)
+                return piece_of(commit)
         raise StopIteration
 
     def _step(self) -> list[Commit]:
@@ -117,4 +157,6 @@ def result_of(sequence: Sequence, drafter: str) -> Result:
         seed=sequence.seed,
         drafter=drafter,
         stats=sequence.stats,
+        logprobs=tuple(sequence.logprobs),
+        prompt_logprobs=tuple(sequence.prompt_logprobs),
     )

@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from outdraft.settings import GenerationSettings
+from outdraft.types import NO_TOKEN
 
 _MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -31,7 +32,9 @@ _ARGMAX_BLOCK = 64
 def to_probs(
     logits: Float[Tensor, "rows vocab"], settings: GenerationSettings
 ) -> Float[Tensor, "rows vocab"]:
-    """Probabilities after temperature, top-k, top-p and min-p, in that order.
+    """Probabilities after temperature and the filters top-k, top-p, min-p, typical, epsilon, eta.
+
+    In that order, which is transformers'; each filter sees what those before it have left.
 
     Rows sum to 1. Each filter keeps every token as likely as the least likely one it must keep, so
     equal logits never depend on a sort order. Half precision is raised to fp32 first.
@@ -41,7 +44,7 @@ def to_probs(
     """
     if settings.is_greedy:
         raise ValueError("temperature 0 has no distribution; use greedy()")
-    scores = _at_least_fp32(logits)
+    scores = at_least_fp32(logits)
     # The likeliest token is moved to 0 first, so that no temperature is too small to divide by.
     scores = (scores - scores.amax(dim=-1, keepdim=True)) / settings.temperature
     if settings.top_k is not None and settings.top_k < scores.shape[-1]:
@@ -55,7 +58,40 @@ def to_probs(
     if settings.min_p > 0.0:
         floor = settings.min_p * probs.amax(dim=-1, keepdim=True)
         probs = probs.masked_fill(probs < floor, 0.0)
-    return probs / probs.sum(dim=-1, keepdim=True) if is_cut else probs
+    probs = probs / probs.sum(dim=-1, keepdim=True) if is_cut else probs
+    return _cut_by_surprise(probs, settings)
+
+
+def _cut_by_surprise(probs: Tensor, settings: GenerationSettings) -> Tensor:
+    """Typical sampling (Meister et al. 2022), epsilon and eta cut-offs (Hewitt et al. 2022).
+
+    The likeliest token passes both cut-offs.
+    """
+    if settings.typical_p < 1.0:
+        oddity = (-probs.log() - _entropy(probs)).abs()
+        nearest = oddity.sort(dim=-1, stable=True)
+        reached = probs.gather(-1, nearest.indices).cumsum(dim=-1)
+        last = (reached < settings.typical_p).sum(dim=-1, keepdim=True)
+        bound = nearest.values.gather(-1, last.clamp(max=probs.shape[-1] - 1))
+        probs = _only(probs, oddity <= bound)
+    if settings.epsilon_cutoff > 0.0:
+        floor = probs.amax(dim=-1, keepdim=True).clamp(max=settings.epsilon_cutoff)
+        probs = _only(probs, probs >= floor)
+    if settings.eta_cutoff > 0.0:
+        by_entropy = math.sqrt(settings.eta_cutoff) * (-_entropy(probs)).exp()
+        floor = by_entropy.clamp(max=settings.eta_cutoff)
+        probs = _only(probs, probs >= floor.minimum(probs.amax(dim=-1, keepdim=True)))
+    return probs
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    entropy: Tensor = torch.special.entr(probs).sum(dim=-1, keepdim=True)
+    return entropy
+
+
+def _only(probs: Tensor, is_kept: Tensor) -> Tensor:
+    kept = probs.masked_fill(~is_kept, 0.0)
+    return kept / kept.sum(dim=-1, keepdim=True)
 
 
 def choose(
@@ -81,6 +117,16 @@ def choose(
     return draw(probs, noise)
 
 
+def sample_seed(seed: int, index: int) -> int:
+    """The seed of a request's answer number `index`, from 0 on; the first has the request's own."""
+    return seed if index == 0 else _mix64(_mix64(seed) ^ index) >> 1
+
+
+def at_least_fp32(logits: Float[Tensor, "... vocab"]) -> Float[Tensor, "... vocab"]:
+    """Half precision raised to fp32; the logits themselves where there is nothing to raise."""
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
 def greedy(logits: Float[Tensor, "... vocab"]) -> Int[Tensor, "..."]:
     """The likeliest token of each row; the lowest id on ties."""
     width = math.gcd(logits.shape[-1], _ARGMAX_BLOCK)
@@ -92,6 +138,13 @@ def greedy(logits: Float[Tensor, "... vocab"]) -> Int[Tensor, "..."]:
     index = best[..., None].expand(*best.shape, width)
     inside: Tensor = blocks.gather(-2, index)[..., 0, :].argmax(dim=-1)
     return inside.add_(best[..., 0], alpha=width)
+
+
+def unless_blocked(
+    target_ids: Int[Tensor, "..."], logits: Float[Tensor, "... vocab"]
+) -> Int[Tensor, "..."]:
+    """The tokens chosen by these logits, `NO_TOKEN` where every logit is -inf."""
+    return target_ids.masked_fill(logits.amax(dim=-1) == float("-inf"), NO_TOKEN)
 
 
 def draw(
@@ -115,10 +168,6 @@ def keyed_noise(
     # 52 random bits, centred in their cell: u lies strictly inside (0, 1), also after rounding
     uniform = bits.bitwise_right_shift_(12).bitwise_and_((1 << 52) - 1).double()
     return uniform.add_(0.5).mul_(2.0**-52).log_().neg_().float()
-
-
-def _at_least_fp32(logits: Tensor) -> Tensor:
-    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def _least_prob_within(probs: Tensor, mass: float) -> Tensor:

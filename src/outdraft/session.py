@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from outdraft.engine import Engine
 from outdraft.errors import QueueFullError, SettingsError
-from outdraft.results import Piece, Result, result_of
+from outdraft.results import Piece, Result, piece_of, result_of
 from outdraft.sequence import Sequence
-from outdraft.settings import EngineSettings
+from outdraft.sequences import SequenceMaker
+from outdraft.settings import EngineSettings, GenerationSettings
 from outdraft.stats import Stats
 from outdraft.text.prompts import Prompt
 from outdraft.types import FinishReason
-
-NewSequence = Callable[[Prompt, Mapping[str, Any]], Sequence]
-"""From a prompt and `GenerationSettings` to a request for the engine."""
 
 
 class Request:
@@ -29,6 +27,11 @@ class Request:
     @property
     def request_id(self) -> int:
         return self._sequence.request_id
+
+    @property
+    def settings(self) -> GenerationSettings:
+        """What it asks for, with the seed that it was given."""
+        return self._sequence.settings
 
     @property
     def text(self) -> str:
@@ -86,12 +89,12 @@ class Session:
     """
 
     def __init__(
-        self, engine: Engine, settings: EngineSettings, drafter: str, new_sequence: NewSequence
+        self, engine: Engine, settings: EngineSettings, drafter: str, sequences: SequenceMaker
     ) -> None:
         self.settings = settings
         self._engine = engine
         self._drafter = drafter
-        self._new_sequence = new_sequence
+        self._sequences = sequences
         self._requests: dict[int, Request] = {}  # until all of their pieces were returned
 
     @property
@@ -109,7 +112,8 @@ class Session:
 
         Args:
             prompt: text as it stands, chat messages or token ids.
-            settings: see `GenerationSettings`.
+            settings: see `GenerationSettings`; a request is one answer, so that neither `n` nor
+                `best_of` is for it.
 
         Raises:
             SettingsError: a setting is unknown or out of range, or the prompt empty or too long.
@@ -125,7 +129,18 @@ class Session:
         Raises:
             SettingsError: as for `add`.
         """
-        sequence = self._new_sequence(prompt, settings)
+        return self._checked(self._sequences.make(prompt, settings))
+
+    def prepare_samples(self, prompt: Prompt, settings: Mapping[str, Any]) -> list[Request]:
+        """One such request for each answer that `n` and `best_of` ask for.
+
+        Raises:
+            SettingsError: as for `add`.
+        """
+        samples = self._sequences.make_samples(prompt, settings)
+        return [self._checked(sequence) for sequence in samples]
+
+    def _checked(self, sequence: Sequence) -> Request:
         self._engine.check(sequence)
         return Request(sequence, self._drafter)
 
@@ -168,7 +183,7 @@ class Session:
         for commit in self._engine.step():
             request = self._requests.get(commit.request_id)
             if request is not None:  # else it was cancelled after a failed step
-                pieces.append((request, Piece(commit.text, commit.token_ids, commit.origins)))
+                pieces.append((request, piece_of(commit)))
         self._requests = {i: each for i, each in self._requests.items() if not each.is_done}
         return pieces
 

@@ -49,13 +49,15 @@ class Stats:
         expected_plain_seconds: what plain decoding would have taken for the tokens of all steps, by
             what passes cost here; 0 where guesses are not priced.
         drafters: the same counters for each drafter by itself.
+        drafting_off_reason: why nothing was guessed for this request, whatever the drafter; `None`
+            where guessing was allowed.
         draft_seconds, target_seconds: wall time of the request's steps spent guessing, and in
             the target passes (prompt included). Sequences in a batch share both.
         reused_prompt_tokens: of the prompt, that were known from another text and not read.
 
     Identities: `tokens == accepted + own_tokens`, `accepted <= drafted`,
     `accepted == sum(accepted_by_depth)` unless the last step was cut by a stop rule, and without
-    drafts `tokens == steps + 1` (the prompt pass gives the first token).
+    drafts `tokens == steps + 1` (the prompt pass gives the first token), or one less if blocked.
     """
 
     steps: int = 0
@@ -73,6 +75,7 @@ class Stats:
     drafters: dict[str, DrafterStats] = field(default_factory=dict)
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
+    drafting_off_reason: str | None = None
     reused_prompt_tokens: int = 0
 
     @property

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from outdraft.commit import commit
 from outdraft.interfaces import Drafter, KVCache, TargetModel
+from outdraft.logprobs import with_logprobs
 from outdraft.plan import Pricing, Unpriced, make_plan
-from outdraft.sampling import choose, greedy
+from outdraft.sampling import at_least_fp32, choose, greedy, unless_blocked
 from outdraft.sequence import Sequence
 from outdraft.trace import OnStep, StepRecord, StepSeconds
-from outdraft.types import Commit, Plan
+from outdraft.types import Commit, DraftTree, Plan
 from outdraft.verify import verify
 
 
@@ -46,11 +47,12 @@ def step(
     planned_at = time.perf_counter()
     logits = target.forward(plan.rows, cache)
     read_at = time.perf_counter()
-    target_ids = choose_tokens(logits, plan, batch)
+    scores = process_rows(logits, plan.trees, batch)
+    target_ids = choose_tokens(scores, plan, batch)
     if drafter.wants_logits:
         for sequence, tree, rows in zip(batch, plan.trees, logits, strict=True):
             drafter.observe_logits(sequence, tree, rows[: len(tree) + 1])
-    verdicts = verify(plan, target_ids)
+    verdicts = with_logprobs(verify(plan, target_ids), logits, scores, batch)
     commits = commit(verdicts, plan, batch, cache, drafter, told=told)
     pricing.learn(offer, plan, batch, commits, time.perf_counter() - drafted_at)
     for sequence in batch:
@@ -60,24 +62,39 @@ def step(
         seconds = StepSeconds.up_to_now(started_at, drafted_at, planned_at, read_at)
         row_lens = plan.rows.row_lens
         on_step(
-            StepRecord(batch, plan.trees, row_lens, logits, target_ids, verdicts, commits, seconds)
+            StepRecord(batch, plan.trees, row_lens, scores, target_ids, verdicts, commits, seconds)
         )
     return commits
 
 
+def process_rows(logits: Tensor, trees: Seq[DraftTree], batch: Seq[Sequence]) -> Tensor:
+    """The logits as the requests' own processors leave them; untouched if no request has any."""
+    if not any(sequence.processors for sequence in batch):
+        return logits
+    scores = at_least_fp32(logits).clone()
+    for i, (sequence, tree) in enumerate(zip(batch, trees, strict=True)):
+        if sequence.processors:
+            rows = slice(0, 1 + len(tree))
+            scores[i, rows] = sequence.process(tree, scores[i, rows])
+    return scores
+
+
 def choose_tokens(logits: Tensor, plan: Plan, batch: Seq[Sequence]) -> Tensor:
-    """The token the target writes after each row, `[seqs, rows]`.
+    """The token the target writes after each row, `[seqs, rows]`, by its processed logits.
 
     Greedy rows take their likeliest token; sampled rows draw with the noise of their own
-    request's seed and the position that follows the row.
+    request's seed and the position that follows the row. Where nothing is allowed, there is
+    `NO_TOKEN`.
     """
     target_ids = greedy(logits)
     for i, (sequence, tree) in enumerate(zip(batch, plan.trees, strict=True)):
+        rows = slice(0, 1 + len(tree))
         if not sequence.settings.is_greedy:
             next_position = sequence.root_position + 1
             positions = [next_position, *(next_position + depth for depth in tree.depths())]
-            rows = slice(0, len(positions))
             target_ids[i, rows] = choose(
                 logits[i, rows], positions, sequence.settings, sequence.seed
             )
+        if sequence.processors:  # without any, every token is allowed
+            target_ids[i, rows] = unless_blocked(target_ids[i, rows], logits[i, rows])
     return target_ids

@@ -17,22 +17,29 @@ class StopStrings:
 
     Args:
         stops: the strings; none lets every text through at once.
+        keeps: let the stop string itself through, too.
     """
 
-    def __init__(self, stops: Seq[str]) -> None:
+    def __init__(self, stops: Seq[str], *, keeps: bool = False) -> None:
         self._stops = tuple(stops)
+        self._keeps = keeps
         self._held = ""
 
     def push(self, piece: str) -> tuple[str, bool]:
         """Takes new text; returns what may be shown, and whether a stop string was completed.
 
-        The stop string that begins first wins; it and what follows are dropped.
+        The stop string that begins first wins, and of those that begin there the shortest; what
+        follows is dropped.
         """
         text = self._held + piece
-        starts = [start for stop in self._stops if (start := text.find(stop)) >= 0]
-        if starts:
+        places = [
+            (start, start + len(stop) if self._keeps else start)
+            for stop in self._stops
+            if (start := text.find(stop)) >= 0
+        ]
+        if places:
             self._held = ""
-            return text[: min(starts)], True
+            return text[: min(places)[1]], True
         held = max((_overlap(text, stop) for stop in self._stops), default=0)
         cut = len(text) - held
         self._held = text[cut:]

@@ -72,7 +72,7 @@ class StepRecord:
     Args:
         trees: as planned; node `i` is row `i + 1`.
         row_lens: rows that the target read.
-        logits: `[seqs, rows, vocab]`.
+        logits: `[seqs, rows, vocab]`, after the processors of each request.
         target_ids: the token the target writes after each row, `[seqs, rows]`.
     """
 
@@ -101,7 +101,8 @@ class StepTrace:
         seqs: sequences that shared the step, and its `seconds`.
         rows: that the target read for this sequence.
         path: rows it agreed with, from the root (row 0) downwards.
-        target_ids: its own token after each row of the path.
+        target_ids: its own token after each row of the path; none after the last where nothing is
+            allowed there.
         top: its likeliest tokens after each row of the path, as the request's settings make them;
             for greedy requests, at temperature 1 and without filters.
         token_ids, origins: what was committed, and where each token came from.
@@ -168,14 +169,13 @@ class Tracer:
         self._detokenizers: dict[int, Detokenizer] = {}
 
     def __call__(self, record: StepRecord) -> None:
-        target_ids = record.target_ids.tolist()
-        self._sink([self._trace(record, i, target_ids[i]) for i in range(len(record.batch))])
+        self._sink([self._trace(record, i) for i in range(len(record.batch))])
 
-    def _trace(self, record: StepRecord, seq_idx: int, drawn: Seq[int]) -> StepTrace:
+    def _trace(self, record: StepRecord, seq_idx: int) -> StepTrace:
         sequence, commit = record.batch[seq_idx], record.commits[seq_idx]
         tree, path = record.trees[seq_idx], record.verdicts[seq_idx].path
-        own_ids = tuple(drawn[row] for row in path)
-        top = _likeliest(record.logits[seq_idx, list(path)], sequence.settings)
+        own_ids = record.verdicts[seq_idx].token_ids
+        top = _likeliest(record.logits[seq_idx, list(path[: len(own_ids)])], sequence.settings)
         named = {*tree.token_ids, *own_ids, *commit.token_ids}
         named.update(token_id for row in top for token_id, _ in row)
         return StepTrace(
@@ -200,7 +200,9 @@ class Tracer:
         detokenizer = self._detokenizers.setdefault(commit.request_id, Detokenizer(self._decode))
         pieces = [detokenizer.push(token_id) for token_id in commit.token_ids]
         if commit.finish_reason is not None:
-            pieces[-1] += detokenizer.flush()
+            rest = detokenizer.flush()
+            if pieces:
+                pieces[-1] += rest
             del self._detokenizers[commit.request_id]
         return tuple(pieces)
 

@@ -25,7 +25,12 @@ Origin = Literal["drafted", "corrected", "bonus", "plain"]
 """Where a committed token came from: an accepted guess, the target's token in place of a wrong
 guess, the extra token after a fully accepted path, or a step in which nothing was drafted."""
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "cancelled", "blocked"]
+"""Why a request ended: an end token, a stop string or rule, a length, the user's wish, or settings
+that together ruled out every token, such as a ban on all that a grammar allows."""
+
+NO_TOKEN = -1
+"""What the target writes where nothing is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,22 +170,46 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely the target found a token (natural logarithms).
+
+    Args:
+        logprob: as the model says, before any processing.
+        processed_logprob: after all processing, in what the token was drawn from; at temperature
+            0, after the processors. A prompt's tokens have none.
+        top: the likeliest tokens before processing and their log-probabilities, likeliest first.
+    """
+
+    token_id: int
+    logprob: float
+    processed_logprob: float | None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What the target says of one sequence's draft.
 
     Args:
         path: rows the target agrees with, from the root (always row 0) downwards.
         token_ids: the tokens of `path` after the root, then the target's own next token; as many
-            as `path` has rows.
+            as `path` has rows, one less where nothing is allowed next.
         origin: of that last token: it replaced a wrong guess, came on top of a fully accepted
             path, or nothing had been drafted.
         judged: for depth 1, 2, ...: how many guesses had an accepted parent.
+        logprobs: of `token_ids`, where the request wants them.
     """
 
     path: tuple[int, ...]
     token_ids: tuple[int, ...]
     origin: Origin
     judged: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether nothing is allowed behind its tokens."""
+        return len(self.token_ids) < len(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +218,12 @@ class Commit:
 
     Args:
         request_id: whose.
-        token_ids: the new tokens, cut behind the first one that ended the request.
+        token_ids: the new tokens, cut behind the first one that ended the request; none where the
+            step found that nothing is allowed any more.
         origins: where each came from.
         text: the piece of text that these tokens complete; may be empty.
         finish_reason: set by the step that ended the request.
+        logprobs: of the tokens, where the request wants them.
     """
 
     request_id: int
@@ -200,6 +231,7 @@ class Commit:
     origins: tuple[Origin, ...]
     text: str = ""
     finish_reason: FinishReason | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
+
 from jaxtyping import Int
 from torch import Tensor
 
-from outdraft.types import DraftTree, Origin, Plan, Verdict
+from outdraft.types import NO_TOKEN, DraftTree, Origin, Plan, Verdict
 
 
 def verify(plan: Plan, target_ids: Int[Tensor, "seqs rows"]) -> list[Verdict]:
@@ -20,15 +22,16 @@ def verify(plan: Plan, target_ids: Int[Tensor, "seqs rows"]) -> list[Verdict]:
     `r`, and an accepted guess is one the target draws itself. Reads the device once.
     """
     drawn = target_ids.tolist()
-    return [_walk(tree, row) for tree, row in zip(plan.trees, drawn, strict=True)]
+    return [walk(tree, row) for tree, row in zip(plan.trees, drawn, strict=True)]
 
 
-def _walk(tree: DraftTree, drawn: list[int]) -> Verdict:
+def walk(tree: DraftTree, drawn: Seq[int]) -> Verdict:
+    """One tree, and the target's own token after each of its rows."""
     children: dict[int, dict[int, int]] = {}
     for node, (parent, token_id) in enumerate(zip(tree.parents, tree.token_ids, strict=True)):
         children.setdefault(parent + 1, {})[token_id] = node + 1
     path, token_ids, judged = [0], [drawn[0]], []
-    while guesses := children.get(path[-1]):
+    while token_ids[-1] != NO_TOKEN and (guesses := children.get(path[-1])):
         judged.append(len(guesses))
         row = guesses.get(token_ids[-1])
         if row is None:
@@ -39,4 +42,5 @@ def _walk(tree: DraftTree, drawn: list[int]) -> Verdict:
 
 
 def _verdict(path: list[int], token_ids: list[int], origin: Origin, judged: list[int]) -> Verdict:
-    return Verdict(tuple(path), tuple(token_ids), origin, tuple(judged))
+    written = token_ids[:-1] if token_ids[-1] == NO_TOKEN else token_ids
+    return Verdict(tuple(path), tuple(written), origin, tuple(judged))

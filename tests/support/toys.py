@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence as Seq
 from typing import Any
 
+from outdraft.grammar.matcher import Matcher
+from outdraft.processing import RowProcessor
 from outdraft.sequence import Decode, Sequence
 from outdraft.settings import GenerationSettings
 
@@ -41,7 +43,7 @@ class LetterTokenizer:
 
     def __call__(self, text: str, *, add_special_tokens: bool = True) -> dict[str, list[int]]:
         start = [LETTERS.index("a")] if add_special_tokens else []
-        return {"input_ids": start + [LETTERS.index(letter) for letter in text]}
+        return {"input_ids": start + [LETTERS.index(letter) for letter in text if letter != " "]}
 
     def decode(
         self,
@@ -74,6 +76,9 @@ def make_sequence(
     eos_ids: Seq[int] = (EOS,),
     max_context: int = 4096,
     decode: Decode = decode_letters,
+    processors: Seq[RowProcessor] = (),
+    matcher: Matcher | None = None,
+    drafting_off_reason: str | None = None,
     **settings: Any,
 ) -> Sequence:
     """A request as the engine takes it."""
@@ -85,4 +90,7 @@ def make_sequence(
         eos_ids=frozenset(eos_ids),
         max_context=max_context,
         decode=decode,
+        processors=processors,
+        matcher=matcher,
+        drafting_off_reason=drafting_off_reason,
     )

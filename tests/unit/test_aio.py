@@ -121,6 +121,59 @@ def test_so_they_do_on_a_real_model() -> None:
         check_alone(llm, i, result)
 
 
+def test_several_answers_are_those_of_generate(llm: Outdraft) -> None:
+    settings = {"temperature": 1.0, "seed": 5, "max_new_tokens": 12, "n": 2, "best_of": 5}
+
+    async def work() -> list[Result]:
+        return await asyncio.gather(llm.agenerate("bcd", **settings), llm.agenerate("efg", n=1))
+
+    result, _ = run(llm, work())
+    plain = llm.generate("bcd", drafter="none", **settings)
+    assert len(result.samples) == 2
+    for one, other in zip(result.samples, plain.samples, strict=True):
+        assert (one.token_ids, one.seed) == (other.token_ids, other.seed)
+
+
+def test_a_cancelled_wait_for_several_answers_ends_all_of_them(
+    llm: Outdraft, drafter: Watched
+) -> None:
+    async def work() -> None:
+        task = asyncio.create_task(
+            llm.agenerate("bcd", temperature=1.0, n=3, max_new_tokens=100_000)
+        )
+        while 3 not in drafter.batches:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while len(drafter.finished) < 3:
+            await asyncio.sleep(0.001)
+
+    run(llm, work())
+    assert len(set(drafter.finished)) == 3
+
+
+def test_several_answers_find_room_together_or_not_at_all(llm: Outdraft, drafter: Watched) -> None:
+    small = llm.with_engine(max_batch=1, max_waiting=1)
+
+    async def work() -> Result:
+        with pytest.raises(QueueFullError, match="max_waiting=1"):
+            await small.agenerate("bcd", temperature=1.0, n=3)
+        return await small.agenerate("bcd", temperature=1.0, n=2, max_new_tokens=3)
+
+    assert len(run(small, work()).samples) == 2
+    assert len(drafter.finished) == 2
+
+
+def test_a_stream_of_pieces_is_one_answer(llm: Outdraft) -> None:
+    async def work() -> None:
+        async for _ in llm.astream("bcd", temperature=1.0, n=2):
+            pass
+
+    with pytest.raises(SettingsError, match="one answer and not 2"):
+        run(llm, work())
+
+
 def test_pieces_join_to_the_text(llm: Outdraft) -> None:
     async def read(i: int) -> list[int]:
         return [

@@ -76,6 +76,37 @@ def llm(table: TableTarget) -> Outdraft:
     return llm_over(table)
 
 
+# --- what is asked for ----------------------------------------------------------------------------
+
+
+def test_a_turn_takes_all_that_a_request_takes(llm: Outdraft) -> None:
+    options: dict[str, Any] = {
+        "temperature": 1.0,
+        "seed": 3,
+        "max_new_tokens": 12,
+        "repetition_penalty": 1.6,
+        "no_repeat_ngram_size": 3,
+        "stop_when": lambda token_ids, text: len(set(token_ids)) > 8,
+        "logprobs": 1,
+        "prompt_logprobs": True,
+    }
+    chat = llm.chat(**options)
+    for question in QUESTIONS:
+        messages = [*chat.messages, {"role": "user", "content": question}]
+        plain = llm.generate(messages, drafter="none", **options)
+        result = chat.send(question)
+        assert (result.text, result.token_ids) == (plain.text, plain.token_ids)
+        assert (result.logprobs, result.prompt_logprobs) == (plain.logprobs, plain.prompt_logprobs)
+        assert len(result.prompt_logprobs) == result.prompt_tokens
+
+
+def test_a_turn_has_one_answer(llm: Outdraft) -> None:
+    with pytest.raises(SettingsError, match="one answer and not 2"):
+        llm.chat(temperature=1.0, n=2)
+    with pytest.raises(SettingsError, match="one answer and not 3"):
+        llm.chat().send("DEF", temperature=1.0, best_of=3)
+
+
 # --- what is read again ---------------------------------------------------------------------------
 
 

@@ -10,17 +10,19 @@ from typing import Any
 
 import pytest
 
-from outdraft import Outdraft
+from outdraft import GenerationSettings, Outdraft
 from outdraft.draft import drafter_names, make_drafter, registry
 from outdraft.interfaces import Drafter
 from outdraft.models.table import TableTarget
 from support.toys import TABLE
 
-PAGE = Path(__file__).parents[2] / "docs" / "drafters.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "drafters.md"
+REQUESTS = DOCS / "requests.md"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+def blocks(language: str, page: Path = PAGE) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 class WordNumbers:
@@ -87,3 +89,15 @@ def test_the_example_is_found_by_its_entry_point(
 def test_every_drafter_is_in_the_table() -> None:
     listed = re.findall(r"^\| `([\w-]+)", PAGE.read_text(), re.MULTILINE)
     assert set(drafter_names()) <= set(listed)
+
+
+def test_the_requests_of_the_page_on_requests_run() -> None:
+    llm = Outdraft(TableTarget(**TABLE), WordNumbers())  # type: ignore[arg-type]
+    for block in blocks("python", REQUESTS):
+        exec(compile(block, str(REQUESTS), "exec"), {"llm": llm})
+
+
+def test_the_page_on_requests_names_every_option() -> None:
+    page = REQUESTS.read_text()
+    for name in set(GenerationSettings.model_fields) - {"prediction"}:
+        assert re.search(rf"\b{name}\b", page), name

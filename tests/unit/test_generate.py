@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import outdraft
-from outdraft import generate
+from outdraft import generate, sequences
 from outdraft.draft.prompt_lookup import PromptLookup
 from outdraft.errors import DrafterError, SettingsError
 from outdraft.generate import Outdraft
@@ -22,7 +22,7 @@ from outdraft.plan.calibration import Calibrator
 from outdraft.plan.cost_model import CostModel
 from outdraft.plan.profile import Profile
 from outdraft.sequence import Sequence
-from outdraft.settings import AUTO_DRAFTER, EngineSettings
+from outdraft.settings import AUTO_DRAFTER, EngineSettings, GenerationSettings
 from outdraft.types import Budget, DraftTree
 from support.tiny_files import tiny_tokenizer
 from support.tiny_models import tiny_model, tiny_target
@@ -52,6 +52,75 @@ class Counting(PromptLookup):
     def finish(self, sequence: Sequence) -> None:
         super().finish(sequence)
         self.finished.append(sequence.request_id)
+
+
+# --- requests that differ, and several answers ----------------------------------------------------
+
+
+def test_each_prompt_may_have_settings_of_its_own(llm: Outdraft) -> None:
+    own: list[Any] = [{}, {"max_new_tokens": 3, "seed": 1}, GenerationSettings(top_k=1)]
+    options: dict[str, Any] = {"temperature": 1.0, "seed": 5, "max_new_tokens": 9}
+    results = llm.generate(["bcd", "b", "bcd"], per_prompt=own, **options)
+    assert [len(result.token_ids) for result in results] == [9, 3, 9]
+    assert [result.seed for result in results] == [5, 1, 5]
+    assert results[0].token_ids == llm.generate("bcd", **options).token_ids
+    assert results[2].token_ids == llm.generate("bcd", max_new_tokens=9).token_ids
+
+
+def test_settings_per_prompt_are_for_lists(llm: Outdraft) -> None:
+    with pytest.raises(SettingsError, match="a list of prompts"):
+        llm.generate("bcd", per_prompt=[{}])  # type: ignore[call-overload]
+    with pytest.raises(SettingsError, match="topk"):
+        llm.generate(["bcd"], per_prompt=[{"topk": 3}])
+
+
+def test_several_answers_have_seeds_that_repeat_them(llm: Outdraft) -> None:
+    options: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 12}
+    result = llm.generate("bcd", n=4, seed=6, **options)
+    assert result.seed == 6
+    assert len({sample.seed for sample in result.samples}) == 4
+    assert len({sample.token_ids for sample in result.samples}) == 4
+    for sample in result.samples:
+        alone = llm.generate("bcd", seed=sample.seed, drafter="none", **options)
+        assert (alone.token_ids, alone.samples) == (sample.token_ids, (alone,))
+    assert llm.generate("bcd", n=2, seed=6, **options).samples[1].seed == result.samples[1].seed
+
+
+def test_best_of_draws_more_answers_than_it_returns(llm: Outdraft) -> None:
+    options: dict[str, Any] = {"temperature": 1.5, "max_new_tokens": 12, "seed": 6}
+    drawn = llm.generate("bcd", n=5, logprobs=0, **options).samples
+    means = sorted((sample.mean_logprob or 0.0 for sample in drawn), reverse=True)
+    best = llm.generate("bcd", n=2, best_of=5, **options).samples
+    assert [sample.mean_logprob for sample in best] == pytest.approx(means[:2])
+
+
+def test_a_stream_is_one_answer(llm: Outdraft) -> None:
+    with pytest.raises(SettingsError, match="give one answer and not 2"):
+        llm.stream("bcd", temperature=1.0, n=2)
+
+
+def test_logprobs_come_with_every_piece(llm: Outdraft) -> None:
+    stream = llm.stream("bcdbcd", max_new_tokens=12, logprobs=1, prompt_logprobs=True)
+    pieces = list(stream)
+    result = stream.result
+    assert tuple(each for piece in pieces for each in piece.logprobs) == result.logprobs
+    assert [each.token_id for each in result.logprobs] == list(result.token_ids)
+    assert [each and each.token_id for each in result.prompt_logprobs] == [None, 1, 2, 3, 1, 2, 3]
+    for each in result.logprobs:  # a greedy token is the likeliest
+        assert each.top == ((each.token_id, each.logprob),)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 512])
+def test_prompt_logprobs_do_not_depend_on_how_the_prompt_is_read(
+    table: TableTarget, chunk: int
+) -> None:
+    wanted = make_llm(table).generate("bcdbcd", max_new_tokens=1, prompt_logprobs=True)
+    llm = make_llm(table).with_engine(prompt_chunk=chunk)
+    found = llm.generate("bcdbcd", max_new_tokens=1, prompt_logprobs=True).prompt_logprobs
+    for one, other in zip(found[1:], wanted.prompt_logprobs[1:], strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.logprob == pytest.approx(other.logprob)
 
 
 # --- one prompt -----------------------------------------------------------------------------------
@@ -478,7 +547,7 @@ def test_measuring_is_no_time_of_the_request_that_waited_for_it(
             super().__init__(*args, **options)
 
     monkeypatch.setattr(generate, "known_costs", known_costs)
-    monkeypatch.setattr(generate, "Sequence", Noted)
+    monkeypatch.setattr(sequences, "Sequence", Noted)
     tiny_llm().generate("b", max_new_tokens=1)
     list(tiny_llm().stream("b", max_new_tokens=1))
     assert made == ["costs", "request"] * 2

@@ -192,3 +192,80 @@ def test_cancel_works_before_the_first_token() -> None:
     sequence = make_sequence()
     assert sequence.cancel() == ""
     assert (sequence.new_ids, sequence.finish_reason) == ([], "cancelled")
+
+
+# --- further rules --------------------------------------------------------------------------------
+
+
+def test_stop_ids_end_the_text_like_the_models_own_end_tokens() -> None:
+    sequence = make_sequence(stop_ids=[C])
+    append_all(sequence, [A, B, C, A])
+    assert (sequence.text, sequence.new_ids, sequence.finish_reason) == ("ab", [A, B, C], "stop")
+
+
+def test_stop_ids_count_where_the_models_own_are_ignored() -> None:
+    sequence = make_sequence(stop_ids=[C], ignore_eos=True)
+    append_all(sequence, [A, 15, C, A])
+    assert (sequence.new_ids, sequence.finish_reason) == ([A, 15, C], "stop")
+
+
+@pytest.mark.parametrize("token_ids", [[A, B, C, A], [B, C], [A, A, B, C]])
+def test_a_stop_string_may_stay_in_the_text(token_ids: list[int]) -> None:
+    sequence = make_sequence(stop=["bc"], include_stop=True)
+    append_all(sequence, token_ids)
+    text = "".join("abc"[token_id] for token_id in token_ids)
+    assert sequence.text == text[: text.index("bc") + 2]
+    assert sequence.finish_reason == "stop"
+
+
+def test_stop_strings_begin_behind_the_least_text() -> None:
+    sequence = make_sequence(stop=["ab"], min_new_tokens=3)
+    append_all(sequence, [A, B, A, B, C])
+    assert (sequence.text, len(sequence.new_ids)) == ("ab", 4)
+    sequence = make_sequence(stop=["ab"], min_new_tokens=4, max_new_tokens=6)
+    append_all(sequence, [A, B, A, B, A, C])  # the second "ab" begins too early
+    assert (sequence.text, sequence.finish_reason) == ("ababac", "length")
+
+
+class Asked:
+    """A stop rule that notes what it is asked, and says yes at one length."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.calls: list[tuple[list[int], str]] = []
+
+    def __call__(self, token_ids: list[int], text: str) -> bool:
+        self.calls.append((token_ids, text))
+        return len(token_ids) == self.at
+
+
+def test_a_rule_of_the_users_is_asked_once_per_token_and_ends_the_text() -> None:
+    rules = [Asked(2), Asked(9)]
+    sequence = make_sequence(stop_when=rules)
+    append_all(sequence, [A, B, C])
+    assert (sequence.new_ids, sequence.text, sequence.finish_reason) == ([A, B], "ab", "stop")
+    assert [rule.calls for rule in rules] == [[([A], "a"), ([A, B], "ab")]] * 2
+
+
+def test_it_sees_the_text_that_is_shown_and_what_was_held_back_follows() -> None:
+    rule = Asked(2)
+    sequence = make_sequence(stop_when=rule, stop="bcc")
+    assert append_all(sequence, [A, B, C]) == ["a", "b"]
+    assert rule.calls == [([A], "a"), ([A, B], "a")]
+    assert (sequence.text, sequence.finish_reason) == ("ab", "stop")
+
+
+@pytest.mark.parametrize(("at", "length"), [(1, 4), (3, 3), (4, 4)])
+def test_it_ends_no_text_that_is_too_short_and_beats_the_length(at: int, length: int) -> None:
+    rule = Asked(at)
+    sequence = make_sequence(stop_when=rule, min_new_tokens=3, max_new_tokens=4)
+    append_all(sequence, [A] * 5)
+    assert len(sequence.new_ids) == len(rule.calls) == length
+    assert sequence.finish_reason == ("stop" if at > 1 else "length")
+
+
+def test_it_is_asked_about_the_last_token_too() -> None:
+    rule = Asked(9)
+    sequence = make_sequence(stop_when=rule)
+    append_all(sequence, [A, 15])
+    assert rule.calls[-1] == ([A, 15], "a")

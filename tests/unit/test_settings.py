@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from outdraft.errors import OutdraftError, SettingsError
-from outdraft.settings import EngineSettings, GenerationSettings
+from outdraft.settings import EngineSettings, GenerationSettings, settings_of_each
 
 INF, NAN = float("inf"), float("nan")
 
@@ -29,6 +29,21 @@ INF, NAN = float("inf"), float("nan")
         ("seed", 2**63 - 1),
         ("stop", ("a", "bc")),
         ("ignore_eos", True),
+        ("regex", "a"),
+        ("grammar", 'start: "a"'),
+        ("choices", ("a", "b")),
+        ("repetition_penalty", 1e-9),
+        ("presence_penalty", -50.0),
+        ("frequency_penalty", 0.0),
+        ("no_repeat_ngram_size", 0),
+        ("min_new_tokens", 256),
+        ("typical_p", 1.0),
+        ("epsilon_cutoff", 0.0),
+        ("eta_cutoff", 0.999),
+        ("suppress_ids", (0, 7)),
+        ("stop_ids", ()),
+        ("logprobs", 0),
+        ("best_of", 1),
     ],
 )
 def test_values_up_to_the_edge_are_taken(name: str, value: Any) -> None:
@@ -60,6 +75,42 @@ def test_values_up_to_the_edge_are_taken(name: str, value: Any) -> None:
         ("stop", ("a", "")),
         ("stop", 7),
         ("ignore_eos", "perhaps"),
+        ("json_schema", "{"),
+        ("json_schema", 7),
+        ("json_schema", {"type": "strin"}),
+        ("regex", ""),
+        ("regex", "("),
+        ("regex", 7),
+        ("grammar", ""),
+        ("grammar", "start: nothing"),
+        ("choices", ()),
+        ("choices", ("a", "")),
+        ("ignore_eos", 1),
+        ("max_new_tokens", "5"),
+        ("max_new_tokens", True),
+        ("temperature", "0.5"),
+        ("repetition_penalty", 0.0),
+        ("repetition_penalty", INF),
+        ("presence_penalty", NAN),
+        ("frequency_penalty", INF),
+        ("no_repeat_ngram_size", -1),
+        ("min_new_tokens", -1),
+        ("typical_p", 0.0),
+        ("epsilon_cutoff", 1.0),
+        ("eta_cutoff", -0.1),
+        ("suppress_ids", -1),
+        ("stop_ids", (1, "2")),
+        ("bad_words", ""),
+        ("bad_words", [[]]),
+        ("bad_words", [3]),
+        ("logit_bias", {"4": 1.0}),
+        ("logit_bias", {4: NAN}),
+        ("logits_processors", "x"),
+        ("stop_when", 3),
+        ("logprobs", -1),
+        ("prompt_logprobs", 1),
+        ("n", 0),
+        ("best_of", 0),
     ],
 )
 def test_values_over_the_edge_are_refused_by_name_and_value(name: str, value: Any) -> None:
@@ -109,6 +160,53 @@ def test_stop_is_one_string_or_several(given: Any, kept: tuple[str, ...]) -> Non
     assert GenerationSettings(stop=given).stop == kept
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "kept"),
+    [
+        ("bad_words", "ab", ("ab",)),
+        ("bad_words", ["ab", [1, 2]], ("ab", (1, 2))),
+        ("suppress_ids", 3, (3,)),
+        ("stop_ids", [3, 4], (3, 4)),
+        ("logit_bias", {3: 1, 4: -2.5}, ((3, 1.0), (4, -2.5))),
+        ("logit_bias", [[3, 1.0]], ((3, 1.0),)),
+        ("stop_when", max, (max,)),
+        ("logits_processors", [max, min], (max, min)),
+    ],
+)
+def test_one_or_several_are_kept_as_a_tuple(name: str, given: Any, kept: tuple[Any, ...]) -> None:
+    settings = GenerationSettings(**{name: given})
+    assert getattr(settings, name) == kept
+    assert getattr(settings.replace(seed=1), name) == kept
+    assert hash(settings) == hash(settings.replace())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens=9 is .* max_new_tokens=8"),
+        ({"n": 3, "best_of": 2, "temperature": 1.0}, "best_of=2 is .* n=3"),
+        ({"n": 2}, "temperature=0.0: "),
+        ({"best_of": 2}, "temperature=0.0: "),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        GenerationSettings(**given)
+
+
+def test_the_settings_of_each_prompt_stand_before_the_common_ones() -> None:
+    common = {"max_new_tokens": 5, "top_k": 3}
+    own = [{}, {"top_k": 4}, GenerationSettings(temperature=0.5, max_new_tokens=256)]
+    assert settings_of_each(3, common, own) == [
+        GenerationSettings(max_new_tokens=5, top_k=3),
+        GenerationSettings(max_new_tokens=5, top_k=4),
+        GenerationSettings(max_new_tokens=256, top_k=3, temperature=0.5),
+    ]
+    assert settings_of_each(2, common, None) == [GenerationSettings(**common)] * 2
+    with pytest.raises(SettingsError, match="for 3 prompts, but there are 2"):
+        settings_of_each(2, common, own)
+
+
 def test_settings_cannot_be_changed_in_place() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         GenerationSettings().temperature = 1.0  # type: ignore[misc]
@@ -129,3 +227,20 @@ def test_greedy_means_temperature_zero_alone() -> None:
     assert GenerationSettings().is_greedy
     assert not GenerationSettings(temperature=1e-6).is_greedy
     assert not GenerationSettings(temperature=1.0, top_k=1).is_greedy
+
+
+def test_a_text_follows_one_grammar() -> None:
+    with pytest.raises(SettingsError, match="regex and choices exclude each other"):
+        GenerationSettings(regex="a", choices=["a"])
+    with pytest.raises(SettingsError, match=r"ignore_eos .* and regex says where that is"):
+        GenerationSettings(regex="a", ignore_eos=True)
+
+
+def test_a_grammar_is_read_when_it_is_set() -> None:
+    assert GenerationSettings().grammar_source is None
+    settings = GenerationSettings(json_schema={"type": "integer"})
+    assert settings.json_schema == '{"type": "integer"}'
+    assert settings.grammar_source is not None
+    assert settings.grammar_source.kind == "json_schema"
+    assert settings.replace(temperature=1.0).grammar_source == settings.grammar_source
+    assert settings.replace(json_schema=None).grammar_source is None

@@ -12,9 +12,10 @@ import torch
 from outdraft import Outdraft, step as step_module
 from outdraft.engine import Engine
 from outdraft.errors import SettingsError
-from outdraft.generate import text_decoder, token_shower
 from outdraft.sampling import to_probs
 from outdraft.settings import GenerationSettings
+from outdraft.text.detokenizer import text_decoder, token_shower
+from outdraft.text.prompts import to_prompt_ids
 from outdraft.trace import StepRecord, StepSeconds, StepTrace, Tracer, TraceWriter, read_trace
 from outdraft.types import DraftTree
 from plain import reader_of_target
@@ -104,7 +105,7 @@ def test_the_path_is_the_guesses_that_the_target_wrote(llm: Outdraft) -> None:
 def test_the_likeliest_tokens_are_the_targets_own(llm: Outdraft) -> None:
     result, traces = trace_of(llm, drafter="suffix", max_new_tokens=20)
     read = reader_of_target(llm.target)
-    prompt_ids = llm._sequence("hello", GenerationSettings()).ids
+    prompt_ids = to_prompt_ids(llm.tokenizer, "hello")
     texts = list(result.token_ids)
     num_before = 0
     for trace in traces:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from hypothesis import given, strategies as st
 
-from outdraft.types import DraftTree, Plan, Rows, Verdict
+from outdraft.types import NO_TOKEN, DraftTree, Plan, Rows, Verdict
 from outdraft.verify import verify
 from support.trees import Parts, build, tree_parts
 
@@ -42,6 +42,14 @@ def test_a_right_chain_gets_a_bonus() -> None:
 def test_a_guess_behind_a_wrong_one_is_not_accepted_even_if_right_by_itself() -> None:
     verdict = verdict_of(DraftTree.chain([9, 2, 3]), [1, 2, 3, 4])
     assert verdict == Verdict((0,), (1,), "corrected", (1,))
+
+
+def test_a_row_where_nothing_is_allowed_ends_the_walk() -> None:
+    assert verdict_of(DraftTree(), [NO_TOKEN]) == Verdict((0,), (), "plain", ())
+    verdict = verdict_of(DraftTree.chain([1, 2, 3]), [1, 2, NO_TOKEN, 4])
+    assert verdict == Verdict((0, 1, 2), (1, 2), "bonus", (1, 1))
+    assert verdict.is_blocked
+    assert not verdict_of(DraftTree.chain([1]), [1, 2]).is_blocked
 
 
 #          root ─▶ 1 (a) ─▶ 3 (b) ─▶ 4 (c)

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from outdraft.bench.records import Answer, DrafterCounts
 from outdraft.draft import DrafterContext, make_drafter
 from outdraft.errors import SettingsError
-from outdraft.generate import Outdraft, text_decoder
+from outdraft.generate import Outdraft
 from outdraft.interfaces import Drafter, TargetModel
 from outdraft.results import Result
 from outdraft.settings import AUTO_DRAFTER, GenerationSettings
+from outdraft.text.detokenizer import text_decoder
 from outdraft.trace import OnStep
 
 PLAIN, HF = "plain", "hf"

@@ -11,7 +11,8 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 
 from outdraft.bench.questions import Question
-from outdraft.generate import Outdraft, text_decoder, token_shower
+from outdraft.generate import Outdraft
+from outdraft.text.detokenizer import text_decoder, token_shower
 from outdraft.trace import StepRecord, StepTrace, Tracer, TraceWriter
 
 

@@ -161,7 +161,7 @@ def _show_runs(console: Console, llm: Outdraft, runs: Seq[Run], max_new_tokens: 
 
 def read(llm: Outdraft, run: Run, max_new_tokens: int, on_change: Callable[[], None]) -> None:
     """Streams one answer into its run."""
-    from outdraft.generate import text_decoder
+    from outdraft.text.detokenizer import text_decoder
 
     origins = OriginSplitter(text_decoder(llm.tokenizer))
     started_at = time.perf_counter()

@@ -6,6 +6,8 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,6 +32,9 @@ EXAMPLES = common.examples(
     'outdraft generate "Tell me a story" --temperature 0.8 --top-p 0.95 --seed 7',
     'outdraft generate "def fibonacci(n):" --raw --stop "def "',
     'outdraft generate "Why is the sky blue?" --drafter none --json',
+    'outdraft generate "Is water wet?" --choice yes --choice no',
+    'outdraft generate "Make up a person" --json-schema person.json',
+    'outdraft generate "Name a colour" --temperature 1 --n 3 --logprobs 5 --json',
     'outdraft generate "Count to thirty" --show-drafts',
     'outdraft generate "Count to thirty" --explain',
     'outdraft generate "Count to thirty" --trace steps.jsonl',
@@ -83,6 +88,51 @@ def generate(
         list[str] | None,
         typer.Option(metavar="S", help="End before this text; may be given several times."),
     ] = None,
+    json_schema: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write JSON of the schema in this file."),
+    ] = None,
+    regex: Annotated[
+        str | None,
+        typer.Option(metavar="R", help="Write a text that matches this regular expression."),
+    ] = None,
+    grammar: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Follow the grammar in this file, in Lark or GBNF."),
+    ] = None,
+    choice: Annotated[
+        list[str] | None,
+        typer.Option(metavar="S", help="Write one of these texts; given once for each."),
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Above 1, tokens of prompt and text come back less easily."),
+    ] = None,
+    presence_penalty: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Taken off the logits of tokens that the text holds."),
+    ] = None,
+    frequency_penalty: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="The same, as often as the text holds them."),
+    ] = None,
+    no_repeat_ngram_size: Annotated[
+        int | None, typer.Option(metavar="N", help="No run of N tokens comes twice.")
+    ] = None,
+    min_new_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens to write at least.")
+    ] = None,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K",
+            help="With --json: log-probabilities of each token and of the K likeliest ones.",
+        ),
+    ] = None,
+    n: Annotated[
+        int | None,
+        typer.Option("--n", metavar="N", help="With --json: so many answers, each with a seed."),
+    ] = None,
     raw: Annotated[
         bool,
         typer.Option(
@@ -126,14 +176,27 @@ def generate(
 
     if as_json and show_drafts:
         raise SettingsError("--json and --show-drafts exclude each other; leave one out")
+    if not as_json and (logprobs is not None or n is not None):
+        raise SettingsError("--logprobs and --n are shown in JSON alone; pass --json too")
     given: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
         "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+        "no_repeat_ngram_size": no_repeat_ngram_size,
+        "min_new_tokens": min_new_tokens,
+        "logprobs": logprobs,
+        "n": n,
         "seed": seed,
         "stop": stop or None,
+        "json_schema": _read_option(json_schema, "--json-schema"),
+        "regex": regex,
+        "grammar": _read_option(grammar, "--grammar"),
+        "choices": choice or None,
     }
     given = {name: value for name, value in given.items() if value is not None}
     settings = GenerationSettings(**given)  # refused before a model is loaded
@@ -150,17 +213,21 @@ def generate(
         )
         prompt_read = _to_prompt(llm, text, is_raw=raw)
         writer = _make_writer(llm, is_silent=as_json, shows_drafts=show_drafts)
-        with reading_status(common.err_console()) as on_prompt:
-            stream = llm.stream(
-                prompt_read, on_step=_make_tracer(llm, lines), on_prompt=on_prompt, **given
-            )
-            was_interrupted = write_out(stream, writer)
+        tracer = _make_tracer(llm, lines)
+        was_interrupted = False
+        if settings.num_samples > 1:
+            result = llm.generate(prompt_read, on_step=tracer, **given)
+        else:
+            with reading_status(common.err_console()) as on_prompt:
+                stream = llm.stream(prompt_read, on_step=tracer, on_prompt=on_prompt, **given)
+                was_interrupted = write_out(stream, writer)
+            result = stream.result
     if as_json:
-        typer.echo(to_json(stream.result))
+        typer.echo(to_json(result))
     else:
-        _summarise(stream.result, settings)
+        _summarise(result, settings)
     if explain:
-        show_explanation(common.err_console(), stream.result.stats)
+        show_explanation(common.err_console(), result.stats)
     if was_interrupted:
         raise KeyboardInterrupt
 
@@ -183,6 +250,15 @@ def read_prompt(prompt: str) -> str:
     if not prompt:
         raise SettingsError("the prompt is empty; write something to answer or to go on from")
     return prompt
+
+
+def _read_option(path: Path | None, option: str) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{option} {path}: {error}; name a readable UTF-8 file") from error
 
 
 @contextmanager
@@ -225,6 +301,14 @@ def write_out(stream: Stream, writer: Writer) -> bool:
 
 def to_json(result: Result) -> str:
     """The object that `--json` prints, on one line."""
+    record = _record(result)
+    if result.others:
+        record["others"] = [_record(other) for other in result.others]
+    can_show_all = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    return json.dumps(record, ensure_ascii=not can_show_all)
+
+
+def _record(result: Result) -> dict[str, Any]:
     stats = result.stats
     record: dict[str, Any] = {
         "text": result.text,
@@ -243,12 +327,13 @@ def to_json(result: Result) -> str:
             "tokens_per_second": round(stats.tokens_per_second, 3),
         },
     }
-    can_show_all = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return json.dumps(record, ensure_ascii=not can_show_all)
+    if result.logprobs:
+        record["logprobs"] = [asdict(logprob) for logprob in result.logprobs]
+    return record
 
 
 def _make_tracer(llm: Outdraft, lines: TraceWriter | None) -> OnStep | None:
-    from outdraft.generate import text_decoder, token_shower
+    from outdraft.text.detokenizer import text_decoder, token_shower
     from outdraft.trace import Tracer
 
     if lines is None:
@@ -272,7 +357,7 @@ def _make_writer(llm: Outdraft, *, is_silent: bool, shows_drafts: bool) -> Write
     console = common.out_console()
     if not shows_drafts:
         return TextWriter(sys.stdout)
-    from outdraft.generate import text_decoder
+    from outdraft.text.detokenizer import text_decoder
 
     return DraftWriter(
         sys.stdout, text_decoder(llm.tokenizer), has_colours=common.has_colours(console)
@@ -309,4 +394,6 @@ def _summarise(result: Result, settings: GenerationSettings) -> None:
         parts.append(f"seed {result.seed}")
     if result.finish_reason == "length":
         parts.append("cut at the length limit")
+    if result.finish_reason == "blocked":
+        parts.append("ended where the options together allow no token")
     common.note(", ".join(parts))

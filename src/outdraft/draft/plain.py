@@ -13,6 +13,7 @@ class NoDrafter(Drafter):
     """Guesses nothing."""
 
     name = "none"
+    is_plain = True
 
     def propose(self, batch: Seq[Sequence], budget: Budget) -> list[DraftTree]:
         del budget

@@ -26,12 +26,8 @@ from transformers import (
     GenerationConfig,
     GenerationMixin,
     LogitsProcessorList,
-    MinPLogitsWarper,
     PreTrainedModel,
     StoppingCriteriaList,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
 )
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
@@ -39,9 +35,11 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from outdraft.draft import make_drafter
 from outdraft.engine import Engine
 from outdraft.errors import SettingsError
+from outdraft.integrations.generate_processors import honoured_processors, processors_of_row
 from outdraft.interfaces import Drafter
 from outdraft.models.selftest import self_test
 from outdraft.models.target import CausalLM
+from outdraft.processing import RowProcessor
 from outdraft.sequence import Sequence
 from outdraft.settings import AUTO_DRAFTER, EngineSettings, GenerationSettings
 
@@ -53,6 +51,22 @@ _HONOURED = frozenset(
         "top_k",
         "top_p",
         "min_p",
+        "typical_p",
+        "epsilon_cutoff",
+        "eta_cutoff",
+        # by the processors that `generate` makes of them
+        "repetition_penalty",
+        "no_repeat_ngram_size",
+        "bad_words_ids",
+        "sequence_bias",
+        "min_length",
+        "min_new_tokens",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "suppress_tokens",
+        "begin_suppress_tokens",
+        "exponential_decay_length_penalty",
+        "remove_invalid_values",
         "max_length",
         "max_new_tokens",
         "eos_token_id",
@@ -114,7 +128,7 @@ def custom_generate(
     """
     _refuse_kept_back(sys._getframe(1))
     _refuse_options(generation_config)
-    _refuse_processors(logits_processor, generation_config)
+    processors = honoured_processors(logits_processor, generation_config)
     _refuse_criteria(stopping_criteria, generation_config)
     _refuse_inputs(model, input_ids, model_kwargs)
     target = _target_of(model)
@@ -122,7 +136,12 @@ def custom_generate(
     prompts = _unpadded(input_ids, model_kwargs.get("attention_mask"))
     _refuse_overlong(prompts, settings, target)
     eos_ids = _ids(generation_config.eos_token_id)
-    rows = _run(target, _drafter(drafter), prompts, settings, frozenset(eos_ids))
+    row_processors = [
+        processors_of_row(processors, i, ids[: len(ids) - len(prompt)])
+        for i, (ids, prompt) in enumerate(zip(input_ids.tolist(), prompts, strict=True))
+    ]
+    requests = list(zip(prompts, row_processors, strict=True))
+    rows = _run(target, _drafter(drafter), requests, settings, frozenset(eos_ids))
     pad_id = next(iter(_ids(generation_config.pad_token_id) + eos_ids), 0)
     sequences = _padded(input_ids, rows, pad_id)
     if generation_config.return_dict_in_generate:
@@ -174,12 +193,12 @@ def _drafter(choice: str | Drafter) -> Drafter:
 def _run(
     target: CausalLM,
     drafter: Drafter,
-    prompts: Seq[Seq[int]],
+    requests: Seq[tuple[Seq[int], Seq[RowProcessor]]],
     settings: GenerationSettings,
     eos_ids: frozenset[int],
 ) -> list[list[int]]:
     """The new ids of each prompt."""
-    engine = Engine(target, drafter, EngineSettings(max_batch=len(prompts)))
+    engine = Engine(target, drafter, EngineSettings(max_batch=len(requests)))
     sequences = [
         Sequence(
             next(_request_ids),
@@ -189,8 +208,11 @@ def _run(
             eos_ids=eos_ids,
             max_context=target.max_context,
             decode=lambda _: "",  # nobody asked for text
+            processors=processors,
         )
-        for prompt, seed in zip(prompts, _seeds(len(prompts), settings), strict=True)
+        for (prompt, processors), seed in zip(
+            requests, _seeds(len(requests), settings), strict=True
+        )
     ]
     for sequence in sequences:
         engine.add(sequence)
@@ -235,6 +257,9 @@ def _settings(config: GenerationConfig, prompt_width: int) -> GenerationSettings
         top_k=config.top_k or None,
         top_p=_or(config.top_p, 1.0),
         min_p=_or(config.min_p, 0.0),
+        typical_p=_or(config.typical_p, 1.0),
+        epsilon_cutoff=_or(config.epsilon_cutoff, 0.0),
+        eta_cutoff=_or(config.eta_cutoff, 0.0),
     )
 
 
@@ -283,32 +308,6 @@ def _refuse_options(config: GenerationConfig) -> None:
                 f"{name}={value!r}",
                 f"pass {name}={default!r}, or generate without custom_generate",
             )
-
-
-def _refuse_processors(processors: LogitsProcessorList, config: GenerationConfig) -> None:
-    """Only the processors that the honoured options stand for may be there, as they stand."""
-    expected = [(type(processor), vars(processor)) for processor in _implied_processors(config)]
-    for processor in processors:
-        if (type(processor), vars(processor)) not in expected:
-            raise _refuse(
-                f"the logits processor {type(processor).__name__}",
-                "leave it out, or generate without custom_generate",
-            )
-
-
-def _implied_processors(config: GenerationConfig) -> LogitsProcessorList:
-    processors = LogitsProcessorList()
-    if not config.do_sample:
-        return processors
-    if config.temperature is not None:
-        processors.append(TemperatureLogitsWarper(config.temperature))
-    if config.top_k:
-        processors.append(TopKLogitsWarper(config.top_k))
-    if config.top_p is not None:
-        processors.append(TopPLogitsWarper(config.top_p))
-    if config.min_p is not None:
-        processors.append(MinPLogitsWarper(config.min_p))
-    return processors
 
 
 def _refuse_criteria(criteria: StoppingCriteriaList, config: GenerationConfig) -> None:

@@ -23,48 +23,16 @@ from dataclasses import dataclass, field, replace
 from outdraft.errors import DrafterError
 from outdraft.interfaces import Drafter
 from outdraft.plan.blend import Blend, blend
-from outdraft.plan.budget import Choice, choose_nodes
-from outdraft.plan.calibration import Calibrator, judged_nodes
+from outdraft.plan.budget import choose_nodes
+from outdraft.plan.calibration import Calibrator
 from outdraft.plan.cost_model import CostModel, PassSize
 from outdraft.plan.draft_cost import DraftCost
+from outdraft.plan.forced import FORCED, add_forced
 from outdraft.plan.gate import Gate
+from outdraft.plan.offer import Draft, Offer, count, gains_of
 from outdraft.plan.plain_check import PlainCheck
 from outdraft.sequence import Sequence
-from outdraft.stats import DrafterStats
 from outdraft.types import Budget, Commit, DraftTree, Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What one drafter said in a step.
-
-    Args:
-        trees: one for each sequence of the batch; `None` where it was not asked.
-        levels: that it bought one after the other; `None` where they cost nothing.
-    """
-
-    drafter: str
-    trees: tuple[DraftTree | None, ...]
-    seconds: float
-    levels: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """All guesses of a step.
-
-    Args:
-        blends: for each sequence, the merged guesses of all drafters.
-        width: guesses of each sequence that are worth reading, at most.
-    """
-
-    drafts: tuple[Draft, ...]
-    blends: tuple[Blend, ...]
-    width: int
-
-    @property
-    def trees(self) -> list[DraftTree]:
-        return [blend.tree for blend in self.blends]
 
 
 class Pricing(ABC):
@@ -73,7 +41,16 @@ class Pricing(ABC):
     def ask(self, drafter: Drafter, batch: Seq[Sequence], max_nodes: int) -> Offer:
         """The guesses of a drafter, or of all its parts, and how many of them to read."""
         drafts = tuple(self._ask_one(part, batch, max_nodes) for part in drafter.parts)
-        return self._offer(drafts, batch, max_nodes)
+        blends = [self._blend(_trees_for(drafts, i), each) for i, each in enumerate(batch)]
+        if not drafter.is_plain and any(sequence.matcher is not None for sequence in batch):
+            started_at = time.perf_counter()
+            blends = [add_forced(*each, max_nodes) for each in zip(blends, batch, strict=True)]
+            trees = (
+                None if sequence.matcher is None else each.tree
+                for each, sequence in zip(blends, batch, strict=True)
+            )
+            drafts += (Draft(FORCED, tuple(trees), time.perf_counter() - started_at),)
+        return Offer(drafts, tuple(blends), self._width(drafts, blends, batch, max_nodes))
 
     def learn(
         self, offer: Offer, plan: Plan, batch: Seq[Sequence], commits: Seq[Commit], seconds: float
@@ -84,7 +61,7 @@ class Pricing(ABC):
             seconds: that it took, drafting left out.
         """
         for i, (sequence, commit) in enumerate(zip(batch, commits, strict=True)):
-            _count(offer, plan.trees[i], i, sequence, commit)
+            count(offer, plan.trees[i], i, sequence, commit)
         self._learn(offer, plan, batch, commits, seconds)
 
     def finish(self, sequence: Sequence) -> None:
@@ -92,12 +69,16 @@ class Pricing(ABC):
         del sequence
 
     def _ask_one(self, drafter: Drafter, batch: Seq[Sequence], max_nodes: int) -> Draft:
-        asked = [i for i, sequence in enumerate(batch) if self._wants(drafter.name, sequence)]
+        asked = [
+            i
+            for i, sequence in enumerate(batch)
+            if sequence.stats.drafting_off_reason is None and self._wants(drafter.name, sequence)
+        ]
         trees: list[DraftTree | None] = [None] * len(batch)
         if not asked:
             return Draft(drafter.name, tuple(trees), 0.0)
         some = [batch[i] for i in asked]
-        depths = tuple(sequence.remaining - 1 for sequence in some)
+        depths = tuple(sequence.max_draft_depth for sequence in some)
         budget = Budget(max_nodes, depths, self._min_level_tokens(drafter.name, some))
         started_at = time.perf_counter()
         proposed = drafter.propose(some, budget)
@@ -111,7 +92,8 @@ class Pricing(ABC):
             is_named = tree.drafter == drafter.name
             trees[i] = tree if is_named else replace(tree, drafter=drafter.name)
         seconds = time.perf_counter() - started_at
-        return Draft(drafter.name, tuple(trees), seconds, drafter.levels)
+        pruned = (_pruned(tree, each) for tree, each in zip(trees, batch, strict=True))
+        return Draft(drafter.name, tuple(pruned), seconds, drafter.levels)
 
     def _min_level_tokens(self, drafter: str, asked: Seq[Sequence]) -> float:
         """Tokens that another level of this drafter has to bring in for these sequences."""
@@ -123,8 +105,14 @@ class Pricing(ABC):
         """Whether a drafter is asked about a sequence in this step."""
 
     @abstractmethod
-    def _offer(self, drafts: tuple[Draft, ...], batch: Seq[Sequence], max_nodes: int) -> Offer:
-        """Merges drafts and decides how many guesses are read."""
+    def _blend(self, trees: list[DraftTree], sequence: Sequence) -> Blend:
+        """Merges the drafts for one sequence."""
+
+    @abstractmethod
+    def _width(
+        self, drafts: Seq[Draft], blends: Seq[Blend], batch: Seq[Sequence], max_nodes: int
+    ) -> int:
+        """How many guesses of each sequence are worth reading, at most."""
 
     @abstractmethod
     def _learn(
@@ -140,9 +128,15 @@ class Unpriced(Pricing):
         del drafter, sequence
         return True
 
-    def _offer(self, drafts: tuple[Draft, ...], batch: Seq[Sequence], max_nodes: int) -> Offer:
-        blends = tuple(_as_stated(_trees_for(drafts, i)) for i in range(len(batch)))
-        return Offer(drafts, blends, max_nodes)
+    def _blend(self, trees: list[DraftTree], sequence: Sequence) -> Blend:
+        del sequence
+        return _as_stated(trees)
+
+    def _width(
+        self, drafts: Seq[Draft], blends: Seq[Blend], batch: Seq[Sequence], max_nodes: int
+    ) -> int:
+        del drafts, blends, batch
+        return max_nodes
 
     def _learn(
         self, offer: Offer, plan: Plan, batch: Seq[Sequence], commits: Seq[Commit], seconds: float
@@ -232,18 +226,13 @@ class Priced(Pricing):
         row_seconds = (wide - plain) / _ROWS_AHEAD
         return rate * (cost.per_level + row_seconds) / (sum(trusts) / num_seqs)
 
-    def _offer(self, drafts: tuple[Draft, ...], batch: Seq[Sequence], max_nodes: int) -> Offer:
-        blends = []
-        for i, sequence in enumerate(batch):
-            trees = _trees_for(drafts, i)
-            temperature = sequence.settings.temperature
-            probs = [
-                self._doubted(tree, self.calibrator.acceptance(tree, temperature), sequence)
-                for tree in trees
-            ]
-            blends.append(blend(trees, probs))
-        choice = self._choose(drafts, [each.tree for each in blends], batch, max_nodes)
-        return Offer(drafts, tuple(blends), 0 if self._check.is_running else choice.max_nodes)
+    def _blend(self, trees: list[DraftTree], sequence: Sequence) -> Blend:
+        temperature = sequence.settings.temperature
+        probs = [
+            self._doubted(tree, self.calibrator.acceptance(tree, temperature), sequence)
+            for tree in trees
+        ]
+        return blend(trees, probs)
 
     def _doubted(self, tree: DraftTree, probs: list[float], sequence: Sequence) -> list[float]:
         """The probabilities, those behind the root as far as the drafter's promises were kept."""
@@ -251,17 +240,13 @@ class Priced(Pricing):
         pairs = zip(probs, tree.parents, strict=True)
         return [prob * kept if parent < 0 else prob for prob, parent in pairs]
 
-    def _choose(
-        self,
-        drafts: tuple[Draft, ...],
-        trees: list[DraftTree],
-        batch: Seq[Sequence],
-        max_nodes: int,
-    ) -> Choice:
+    def _width(
+        self, drafts: Seq[Draft], blends: Seq[Blend], batch: Seq[Sequence], max_nodes: int
+    ) -> int:
         num_seqs, context = len(batch), _context(batch)
         choice = choose_nodes(
-            trees,
-            [sequence.remaining - 1 for sequence in batch],
+            [each.tree for each in blends],
+            [sequence.max_draft_depth for sequence in batch],
             max_nodes,
             pass_seconds=lambda rows: self.costs.seconds(PassSize(num_seqs, rows, context)),
             draft_seconds=sum(draft.seconds for draft in drafts),
@@ -271,7 +256,7 @@ class Priced(Pricing):
             request = self._request(sequence)
             request.is_drafting = num_nodes > 0
             request.speedup += _SPEEDUP_WEIGHT * (choice.speedup - request.speedup)
-        return choice
+        return 0 if self._check.is_running else choice.max_nodes
 
     def _learn(
         self, offer: Offer, plan: Plan, batch: Seq[Sequence], commits: Seq[Commit], seconds: float
@@ -286,12 +271,12 @@ class Priced(Pricing):
             plain_pass = plain_seconds * len(batch)
             sequence.stats.expected_plain_seconds += plain_pass * len(commit.token_ids)
             self._request(sequence).is_break = any(map(self._is_break, commit.token_ids))
-            gains = _gains(offer.blends[i], plan.trees[i], commit)
+            gains = gains_of(offer.blends[i], plan.trees[i], commit)
             temperature = sequence.settings.temperature
             for draft in offer.drafts:
                 tree = draft.trees[i]
-                if tree is None:
-                    continue
+                if tree is None or draft.drafter == FORCED:
+                    continue  # what is forced is certain, and has nothing to learn
                 self.calibrator.observe(tree, temperature, commit.token_ids)
                 expected, accepted = gains.get(draft.drafter, (0.0, 0))
                 gain = expected * plain_seconds
@@ -307,12 +292,14 @@ class Priced(Pricing):
 
     def _time_levels(self, draft: Draft, batch: Seq[Sequence]) -> None:
         """Of a proposal that had nothing to catch up with."""
+        if draft.levels is None:
+            return
         gates = [
             self._gate(draft.drafter, sequence)
             for sequence, tree in zip(batch, draft.trees, strict=True)
             if tree is not None
         ]
-        if draft.levels is not None and gates and all(gate.is_steady for gate in gates):
+        if gates and all(gate.is_steady for gate in gates):
             cost = self._draft_costs.setdefault(draft.drafter, DraftCost())
             cost.observe(draft.levels, draft.seconds)
 
@@ -341,6 +328,11 @@ def _as_stated(trees: list[DraftTree]) -> Blend:
     return Blend(tree, ((tree.drafter,),) * len(tree))
 
 
+def _pruned(tree: DraftTree | None, sequence: Sequence) -> DraftTree | None:
+    """Without guesses that the sequence's grammar forbids: they would cost rows, and mislead."""
+    return tree if tree is None or sequence.matcher is None else sequence.matcher.prune(tree)
+
+
 def _trees_for(drafts: Seq[Draft], seq_idx: int) -> list[DraftTree]:
     trees = (draft.trees[seq_idx] for draft in drafts)
     return [tree for tree in trees if tree is not None]
@@ -348,37 +340,3 @@ def _trees_for(drafts: Seq[Draft], seq_idx: int) -> list[DraftTree]:
 
 def _context(batch: Seq[Sequence]) -> int:
     return max(sequence.root_position for sequence in batch)
-
-
-def _gains(merged: Blend, planned: DraftTree, commit: Commit) -> dict[str, tuple[float, int]]:
-    """Per drafter, the tokens that were expected of its nodes among those planned, and that came.
-
-    A node that several guessed counts for the first that was asked: the others added nothing.
-    """
-    gains: dict[str, tuple[float, int]] = {}
-    accepted = {node for node, _, is_right in judged_nodes(planned, commit.token_ids) if is_right}
-    probs = planned.path_probs()
-    for node, sources in enumerate(merged.sources_of(planned)):
-        expected, num_accepted = gains.get(sources[0], (0.0, 0))
-        gains[sources[0]] = expected + probs[node], num_accepted + (node in accepted)
-    return gains
-
-
-def _count(
-    offer: Offer, planned: DraftTree, seq_idx: int, sequence: Sequence, commit: Commit
-) -> None:
-    """Statistics of each drafter, and of what was expected of the plan."""
-    stats = sequence.stats
-    stats.expected_tokens += 1.0 + sum(planned.path_probs())
-    sources = offer.blends[seq_idx].sources_of(planned)
-    judged = {each.node: each.is_accepted for each in judged_nodes(planned, commit.token_ids)}
-    for draft in offer.drafts:
-        record = stats.drafters.setdefault(draft.drafter, DrafterStats())
-        if draft.trees[seq_idx] is None:
-            continue
-        own = [node for node, names in enumerate(sources) if draft.drafter in names]
-        record.asked += 1
-        record.drafted += len(own)
-        record.judged += sum(node in judged for node in own)
-        record.accepted += sum(judged.get(node, False) for node in own)
-        record.seconds += draft.seconds

@@ -24,7 +24,7 @@ def make_plan(
 
     Of each tree the `max_nodes` nodes with the highest path probability stay. Path probabilities
     never grow downwards, so they form a tree. Nodes too deep to be committed within the
-    sequence's remaining length go first.
+    sequence's remaining length go first, and so do all guesses for one that allows none.
 
     Raises:
         DrafterError: there is not one draft per sequence, or a guess is no token of the target.
@@ -38,7 +38,7 @@ def make_plan(
                 f"{max(tree.token_ids)}; the target's vocabulary has {vocab_size}"
             )
     trees = tuple(
-        _cut(tree, max_nodes, max_depth=sequence.remaining - 1)
+        _cut(tree, max_nodes, max_depth=sequence.max_draft_depth)
         for tree, sequence in zip(drafts, batch, strict=True)
     )
     return Plan(trees, _lay_out(trees, batch, device))

@@ -231,5 +231,6 @@ def _choices(trace: StepTrace) -> tuple[Choice, ...]:
             wrote=visible(trace.texts[token_id]),
             top=tuple((visible(trace.texts[likely]), prob) for likely, prob in top),
         )
-        for row, token_id, top in zip(trace.path, trace.target_ids, trace.top, strict=True)
+        # where nothing was allowed, a path has a row more
+        for row, token_id, top in zip(trace.path, trace.target_ids, trace.top, strict=False)
     )

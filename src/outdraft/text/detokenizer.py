@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence as Seq
 
+from outdraft.text.prompts import Tokenizer
+
 _REPLACEMENT = "\ufffd"
 # Tokens decoded before the new ones, so that joins (leading spaces, merges) come out right.
 _CONTEXT = 6
@@ -58,3 +60,27 @@ class Detokenizer:
             if shown and self._shown.endswith(shown):
                 self._window, self._shown = self._window[-size:], shown
                 return
+
+
+def text_decoder(tokenizer: Tokenizer) -> Callable[[Seq[int]], str]:
+    """From new token ids to the text a user sees, special tokens left out."""
+
+    def decode(token_ids: Seq[int]) -> str:
+        text = tokenizer.decode(
+            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return str(text)
+
+    return decode
+
+
+def token_shower(tokenizer: Tokenizer) -> Callable[[int], str]:
+    """From one token id to its text, special tokens included."""
+
+    def show(token_id: int) -> str:
+        text = tokenizer.decode(
+            [token_id], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return str(text)
+
+    return show

@@ -63,6 +63,22 @@ def to_prompt_ids(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
     return ids
 
 
+def bad_word_ids(
+    tokenizer: Tokenizer, bad_words: Seq[str | tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """Runs of token ids that write these words: at the start of a text, and behind a space."""
+    runs: list[tuple[int, ...]] = []
+    for word in bad_words:
+        if isinstance(word, str):
+            texts = (word, f" {word.lstrip()}")
+            runs += [
+                tuple(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts
+            ]
+        else:
+            runs.append(word)
+    return [run for run in dict.fromkeys(runs) if run]
+
+
 def is_one_prompt(prompts: object) -> bool:
     """Whether this is a single prompt and not a list of prompts."""
     return not isinstance(prompts, list | tuple) or _is_list_of(prompts, (Mapping, int))

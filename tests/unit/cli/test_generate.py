@@ -115,6 +115,20 @@ def test_options_reach_the_request(run: Run, llm: Outdraft) -> None:
     assert json.loads(result.stdout)["token_ids"] == list(wanted.token_ids)
 
 
+def test_penalties_and_lengths_reach_the_request_too(run: Run, llm: Outdraft) -> None:
+    penalties = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.2}
+    wanted = {**penalties, "no_repeat_ngram_size": 2, "min_new_tokens": 25, "max_new_tokens": 30}
+    args = [
+        part
+        for name, value in wanted.items()
+        for part in ("--" + name.replace("_", "-"), str(value))
+    ]
+    result = run("generate", "hello", *args, "--json")
+    expected = llm.generate(CHAT, **wanted)
+    assert json.loads(result.stdout)["token_ids"] == list(expected.token_ids)
+    assert expected.token_ids != llm.generate(CHAT, max_new_tokens=30).token_ids
+
+
 # --- trace ----------------------------------------------------------------------------------------
 
 
@@ -207,6 +221,18 @@ def test_json_shows_the_seed_that_repeats_the_text(run: Run) -> None:
     assert again["stats"]["drafted"] == 0
 
 
+def test_json_has_all_answers_and_their_logprobs(run: Run, llm: Outdraft) -> None:
+    options = ("--temperature", "1", "--seed", "3", "--n", "2", "--logprobs", "1", "--json")
+    record = json.loads(run("generate", "hello", "-n", "5", *options).stdout)
+    wanted = llm.generate(CHAT, max_new_tokens=5, temperature=1.0, seed=3, n=2, logprobs=1)
+    answers = [record, *record["others"]]
+    assert [each["token_ids"] for each in answers] == [list(s.token_ids) for s in wanted.samples]
+    for answer, sample in zip(answers, wanted.samples, strict=True):
+        found = [each["logprob"] for each in answer["logprobs"]]
+        assert found == pytest.approx([each.logprob for each in sample.logprobs])
+        assert len(answer["logprobs"][0]["top"]) == 1
+
+
 # --- show drafts ----------------------------------------------------------------------------------
 
 
@@ -261,6 +287,10 @@ def test_show_drafts_ends_where_a_stop_string_begins(run: Run, llm: Outdraft) ->
         (("--stop", "x", "--stop", ""), ["--stop ''"]),
         (("--top-k", "0", "--top-p", "3"), ["--top-k 0", "--top-p 3.0"]),
         (("--json", "--show-drafts"), ["--json", "--show-drafts"]),
+        (("--min-new-tokens", "9", "-n", "8"), ["--min-new-tokens 9", "--max-new-tokens 8"]),
+        (("--n", "2", "--json"), ["--temperature 0.0", "2 answers"]),
+        (("--n", "2", "--temperature", "1"), ["--n", "pass --json"]),
+        (("--logprobs", "2"), ["--logprobs", "pass --json"]),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_before_anything_is_loaded(

@@ -14,6 +14,7 @@ from transformers import (
     EosTokenCriteria,
     GenerationConfig,
     LogitsProcessor,
+    LogitsProcessorList,
     MaxLengthCriteria,
     PreTrainedModel,
     StoppingCriteria,
@@ -21,6 +22,7 @@ from transformers import (
     T5ForConditionalGeneration,
     TemperatureLogitsWarper,
     TextStreamer,
+    TopKLogitsWarper,
 )
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
@@ -28,6 +30,7 @@ import outdraft
 from outdraft.draft.prompt_lookup import PromptLookup
 from outdraft.errors import DrafterError, ModelError, SelfTestError, SettingsError
 from outdraft.integrations import transformers as integration
+from outdraft.integrations.generate_processors import honoured_processors
 from outdraft.sequence import Sequence
 from support.tiny_models import CONTEXT, tiny_model
 
@@ -243,23 +246,39 @@ class Never(StoppingCriteria):
         return torch.zeros(input_ids.shape[0], dtype=torch.bool)
 
 
+class NoLastThree(LogitsProcessor):
+    """Looks at nothing but the row."""
+
+    is_stateless = True
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores.scatter(1, input_ids[:, -3:], float("-inf"))
+
+
+class Alternating(LogitsProcessor):
+    """Every other call bans the lower half of the vocabulary; its state can be put back."""
+
+    calls = 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.calls += 1
+        scores = scores.clone()
+        if self.calls % 2:
+            scores[:, :28] = float("-inf")
+        return scores
+
+    def snapshot(self) -> int:
+        return self.calls
+
+    def restore(self, snapshot: int) -> None:
+        self.calls = snapshot
+
+
 @pytest.mark.parametrize(
     ("options", "name"),
     [
         ({"num_beams": 2}, "num_beams=2"),
-        ({"repetition_penalty": 1.1}, r"repetition_penalty=1\.1.*pass repetition_penalty=1\.0"),
-        ({"encoder_repetition_penalty": 1.1}, "encoder_repetition_penalty"),
-        ({"no_repeat_ngram_size": 2}, "no_repeat_ngram_size"),
-        ({"bad_words_ids": [[4]]}, "bad_words_ids"),
-        ({"sequence_bias": [[[4], 2.0]]}, "sequence_bias"),
-        ({"min_length": 30}, "min_length"),
-        ({"min_new_tokens": 5}, "min_length|min_new_tokens"),
-        ({"forced_bos_token_id": 4}, "forced_bos_token_id"),
-        ({"forced_eos_token_id": 4}, "forced_eos_token_id"),
-        ({"suppress_tokens": [4]}, "suppress_tokens"),
-        ({"begin_suppress_tokens": [4]}, "begin_suppress_tokens"),
-        ({"exponential_decay_length_penalty": (5, 1.1), "eos_token_id": 4}, "exponential_decay"),
-        ({"remove_invalid_values": True}, "remove_invalid_values"),
+        ({"encoder_repetition_penalty": 1.1}, r"encoder_rep.*pass encoder_repetition_penalty="),
         ({"renormalize_logits": True}, "renormalize_logits"),
         ({"guidance_scale": 1.5}, "guidance_scale"),
         ({"watermarking_config": {"bias": 2.5}}, "watermarking_config"),
@@ -272,9 +291,6 @@ class Never(StoppingCriteria):
         ({"output_logits": True, "return_dict_in_generate": True}, "output_logits"),
         ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions"),
         ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states"),
-        ({"do_sample": True, "typical_p": 0.5}, "typical_p"),
-        ({"do_sample": True, "epsilon_cutoff": 0.1}, "epsilon_cutoff"),
-        ({"do_sample": True, "eta_cutoff": 0.1}, "eta_cutoff"),
         ({"do_sample": True, "top_h": 0.5}, "top_h"),
         ({"do_sample": True, "top_p": 0.0}, "top_p"),
         ({"max_new_tokens": CONTEXT - 19}, f"pass max_new_tokens={CONTEXT - 20} or less"),
@@ -299,13 +315,56 @@ def test_what_cannot_be_honoured_is_refused_by_name(
         drafted(llama, **options)
 
 
-def test_a_processor_of_a_known_kind_but_with_its_own_value_is_refused(
-    llama: PreTrainedModel,
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"repetition_penalty": 1.4},
+        {"repetition_penalty": 0.8, "no_repeat_ngram_size": 3},
+        {"no_repeat_ngram_size": 2},
+        {"bad_words_ids": [[4], [7, 5]]},
+        {"sequence_bias": [[[4], 9.0], [[5, 9], -20.0]]},
+        {"min_length": 27, "eos_token_id": list(range(0, 56, 3))},
+        {"min_new_tokens": 5, "eos_token_id": list(range(0, 56, 3))},
+        {"forced_bos_token_id": 4},
+        {"forced_eos_token_id": 4},
+        {"suppress_tokens": [4, 5, 9]},
+        {"begin_suppress_tokens": list(range(30))},
+        {"exponential_decay_length_penalty": (5, 1.3), "eos_token_id": 4},
+        {"remove_invalid_values": True},
+        {"logits_processor": [NoLastThree()]},
+        {"logits_processor": [TemperatureLogitsWarper(0.5), NoLastThree()]},
+        {"logits_processor": [Alternating()], "num_rows": 1},
+    ],
+    ids="+".join,
+)
+def test_processed_rows_are_those_of_generate(
+    llama: PreTrainedModel, options: dict[str, Any]
 ) -> None:
-    options = {"do_sample": True, "temperature": 0.5}
-    drafted(llama, **options, logits_processor=[TemperatureLogitsWarper(0.5)])
-    with pytest.raises(SettingsError, match="TemperatureLogitsWarper"):
-        drafted(llama, **options, logits_processor=[TemperatureLogitsWarper(0.7)])
+    options = dict(options)
+    prompts = PROMPTS[: options.pop("num_rows", 4)]
+    wanted = plain(llama, prompts, **copy.deepcopy(options))
+    for drafter in ("suffix", "recycling"):
+        out = drafted(llama, prompts, **options, drafter=drafter)
+        assert torch.equal(out, wanted)
+
+
+@pytest.mark.parametrize(
+    "options", [{"typical_p": 0.3}, {"epsilon_cutoff": 0.2}, {"eta_cutoff": 0.9}]
+)
+def test_further_filters_are_honoured(llama: PreTrainedModel, options: dict[str, Any]) -> None:
+    """What they keep is held against transformers' own in the tests of processors."""
+    texts = []
+    for given in ({}, options):
+        torch.manual_seed(1)
+        texts.append(drafted(llama, do_sample=True, temperature=2.0, **given))
+    assert not torch.equal(*texts)
+
+
+def test_a_filter_that_no_option_stands_for_is_refused(llama: PreTrainedModel) -> None:
+    processors = LogitsProcessorList([TopKLogitsWarper(3)])
+    config = GenerationConfig(do_sample=True, top_k=4, temperature=1.0)
+    with pytest.raises(SettingsError, match="TopKLogitsWarper"):
+        honoured_processors(processors, config)
 
 
 def test_an_option_nobody_knows_yet_is_refused(llama: PreTrainedModel) -> None:
