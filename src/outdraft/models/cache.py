@@ -50,10 +50,10 @@ class PositionCache(KVCache):
         self._lens: list[int] = []
         self._pass: _Pass | None = None
         self._stores: dict[LayerShape, _Store] = {}
-        self._layers: list[_Layer] = []
+        self._layers: list[PositionLayer] = []
         for shape in shapes:
             store = self._stores.setdefault(shape, _Store(shape))
-            self._layers.append(_Layer(store, store.add_layer()))
+            self._layers.append(PositionLayer(store, store.add_layer()))
         self.for_model = Cache(layers=list(self._layers))
 
     @property
@@ -203,6 +203,13 @@ class _Store:
             values[self._index] = new_values.transpose(1, 2)
         return self._reads[layer]
 
+    def room(self, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """Where one layer's rows go and all it may see, keys and values each.
+
+        `None` if the rows of some sequences go elsewhere than those of others.
+        """
+        return None if self._index is not None else (*self._writes[layer], *self._reads[layer])
+
     def move(self, seq_idx: int, start: int, num_in_place: int, path: Seq[int]) -> None:
         """Brings the rows of `path` together behind `start`; the first ones are there already."""
         assert self._keys is not None and self._values is not None  # a pass has written
@@ -222,7 +229,7 @@ def _per_layer(keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
     return list(zip(keys.unbind(0), values.unbind(0), strict=True))
 
 
-class _Layer(CacheLayerMixin):
+class PositionLayer(CacheLayerMixin):
     """One layer as the model's attention sees it: writes through, reads the whole context."""
 
     is_sliding = False
@@ -237,6 +244,10 @@ class _Layer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         return self._store.write(self._index, key_states, value_states)
+
+    def room(self) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """For those who write and read in place; see `_Store.room`."""
+        return self._store.room(self._index)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Nothing to do: the store is reserved before each pass."""

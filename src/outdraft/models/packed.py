@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from outdraft.models.cache import PositionLayer
 from outdraft.models.native import Kernels
-from outdraft.models.native.library import LayerWeights, PackedWeight
+from outdraft.models.native.library import LayerWeights, PackedWeight, Room
 
 
 class PackedLinear(nn.Module):
@@ -86,6 +87,12 @@ class FusedLayer(nn.Module):
         **_kwargs: Any,
     ) -> Tensor:
         assert position_embeddings is not None  # models of this kind compute them once for all
+        room = _room(cache, self.layer_idx)
+        if room is not None:
+            mask = _visible(attention_mask, room.new_keys.shape[2], room.keys.shape[2])
+            return self._kernels.layer(
+                self.weights, hidden_states, *position_embeddings, room=room, mask=mask
+            )
         q, k, v = self._kernels.attention_inputs(self.weights, hidden_states, *position_embeddings)
         if cache is not None:
             k, v = cache.update(k, v, self.layer_idx)
@@ -93,6 +100,14 @@ class FusedLayer(nn.Module):
         return self._kernels.attention_outputs(
             self.weights, hidden_states, q, keys=k, values=v, mask=mask
         )
+
+
+def _room(cache: Any, layer_idx: int) -> Room | None:
+    """Where a layer may write and read in place; `None` where its cache is of another kind."""
+    layers = () if cache is None else cache.layers
+    layer = layers[layer_idx] if layer_idx < len(layers) else None
+    room = layer.room() if isinstance(layer, PositionLayer) else None
+    return None if room is None else Room(*room)
 
 
 def _visible(mask: Tensor | None, rows: int, context: int) -> Tensor:

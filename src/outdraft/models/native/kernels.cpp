@@ -703,10 +703,11 @@ Slots<T> slots_of(const Strided& all, int64_t seq, int64_t head, int64_t dim) {
   return {static_cast<const T*>(all.data) + seq * all.seq + head * all.head, all.slot, dim};
 }
 
+// k, v: where the rows' keys and values go.
 template <typename X, typename C>
 void attention_inputs(const Layer& layer, const X* x, const X* cos, const X* sin,
                       int64_t rope_seqs, int64_t rope_dim, int64_t seqs, int64_t rows, float* q,
-                      C* k, C* v, int threads) {
+                      const Strided& k, const Strided& v, int threads) {
   const int64_t m = seqs * rows, dim = layer.head_dim, width = layer.qkv.n;
   float* normed = scratch(m * (layer.hidden + width));
   float* merged = normed + m * layer.hidden;
@@ -741,7 +742,9 @@ void attention_inputs(const Layer& layer, const X* x, const X* cos, const X* sin
         return;
       }
       const int64_t kv = (head - layer.heads) % layer.kv_heads;
-      C* to = (is_value ? v : k) + ((seq * layer.kv_heads + kv) * rows + row) * dim;
+      const Strided& all = is_value ? v : k;
+      C* to = static_cast<C*>(const_cast<void*>(all.data)) + seq * all.seq + kv * all.head +
+              row * all.slot;
       for (int64_t d = 0; d < dim; d++) assign(to[d], part[d]);
     });
   }
@@ -840,6 +843,21 @@ void attention_outputs(const Layer& layer, const X* x, const float* q, const Str
   }
 }
 
+// Both halves, with the rows' keys and values written right behind those that they see.
+template <typename X>
+void whole_layer(const Layer& layer, const X* x, const X* cos, const X* sin, int64_t rope_seqs,
+                 int64_t rope_dim, const Strided& new_keys, const Strided& new_values,
+                 const Strided& keys, const Strided& values, const uint8_t* mask,
+                 int64_t mask_seqs, int64_t seqs, int64_t rows, int64_t context, X* y,
+                 int threads) {
+  thread_local std::vector<float> q;
+  q.resize(seqs * rows * layer.heads * layer.head_dim);
+  attention_inputs<X, X>(layer, x, cos, sin, rope_seqs, rope_dim, seqs, rows, q.data(), new_keys,
+                         new_values, threads);
+  attention_outputs<X, X>(layer, x, q.data(), keys, values, mask, mask_seqs, seqs, rows, context,
+                          y, threads);
+}
+
 template <typename X>
 void linear(const Matrix& matrix, const X* x, int64_t m, X* y, int threads) {
   float* wide = scratch(m * matrix.k);
@@ -873,18 +891,19 @@ void outdraft_linear(const Matrix* matrix, int type, const void* x, int64_t m, v
 }
 
 // x [seqs, rows, hidden]; cos, sin [rope_seqs, rows, rope_dim]; q [seqs, heads, rows, dim] float32;
-// k, v [seqs, kv_heads, rows, dim].
+// k, v [seqs, kv_heads, rows, dim], to be written.
 void outdraft_attention_inputs(const Layer* layer, int type, const void* x, const void* cos,
                                const void* sin, int64_t rope_seqs, int64_t rope_dim, int64_t seqs,
-                               int64_t rows, float* q, void* k, void* v, int threads) {
+                               int64_t rows, float* q, const Strided* k, const Strided* v,
+                               int threads) {
   if (type == kFloat32)
-    attention_inputs(*layer, static_cast<const float*>(x), static_cast<const float*>(cos),
-                     static_cast<const float*>(sin), rope_seqs, rope_dim, seqs, rows, q,
-                     static_cast<float*>(k), static_cast<float*>(v), threads);
+    attention_inputs<float, float>(*layer, static_cast<const float*>(x),
+                                   static_cast<const float*>(cos), static_cast<const float*>(sin),
+                                   rope_seqs, rope_dim, seqs, rows, q, *k, *v, threads);
   else
-    attention_inputs(*layer, static_cast<const bf16*>(x), static_cast<const bf16*>(cos),
-                     static_cast<const bf16*>(sin), rope_seqs, rope_dim, seqs, rows, q,
-                     static_cast<bf16*>(k), static_cast<bf16*>(v), threads);
+    attention_inputs<bf16, bf16>(*layer, static_cast<const bf16*>(x),
+                                 static_cast<const bf16*>(cos), static_cast<const bf16*>(sin),
+                                 rope_seqs, rope_dim, seqs, rows, q, *k, *v, threads);
 }
 
 // mask [mask_seqs, rows, context], 1 where a row sees a slot; y as x.
@@ -899,6 +918,22 @@ void outdraft_attention_outputs(const Layer* layer, int type, const void* x, con
   else
     attention_outputs<bf16, bf16>(*layer, static_cast<const bf16*>(x), q, *keys, *values, mask,
                                   mask_seqs, seqs, rows, context, static_cast<bf16*>(y), threads);
+}
+
+// All of the two above; new_keys, new_values: the rows' own slots of keys and values.
+void outdraft_layer(const Layer* layer, int type, const void* x, const void* cos, const void* sin,
+                    int64_t rope_seqs, int64_t rope_dim, const Strided* new_keys,
+                    const Strided* new_values, const Strided* keys, const Strided* values,
+                    const uint8_t* mask, int64_t mask_seqs, int64_t seqs, int64_t rows,
+                    int64_t context, void* y, int threads) {
+  if (type == kFloat32)
+    whole_layer(*layer, static_cast<const float*>(x), static_cast<const float*>(cos),
+                static_cast<const float*>(sin), rope_seqs, rope_dim, *new_keys, *new_values, *keys,
+                *values, mask, mask_seqs, seqs, rows, context, static_cast<float*>(y), threads);
+  else
+    whole_layer(*layer, static_cast<const bf16*>(x), static_cast<const bf16*>(cos),
+                static_cast<const bf16*>(sin), rope_seqs, rope_dim, *new_keys, *new_values, *keys,
+                *values, mask, mask_seqs, seqs, rows, context, static_cast<bf16*>(y), threads);
 }
 
 }  // extern "C"

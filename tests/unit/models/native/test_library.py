@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from outdraft.models.native import Kernels, load_kernels
-from outdraft.models.native.library import LayerWeights, PackedWeight
+from outdraft.models.native.library import LayerWeights, PackedWeight, Room
 from support.compilers import needs_compiler
 
 DTYPES = [torch.float32, torch.bfloat16]
-SHAPES = [(1, 8), (5, 24), (16, 16), (33, 40), (200, 72)]
+SHAPES = [(1, 8), (5, 24), (16, 16), (33, 40), (20, 25), (200, 72)]
 ROWS = [1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 25]
 
 pytestmark = needs_compiler
@@ -168,6 +168,33 @@ def test_the_second_half_of_a_layer_is_that_of_torch(
     mask[0, 0, -rows] = True
     y = kernels.attention_outputs(layer, x, q, keys=keys, values=values, mask=mask)
     assert close(y, exact_outputs(layer, x, q, keys, values, mask))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("seqs", "rows"), [(1, 1), (1, 6), (3, 4)])
+def test_a_layer_is_its_two_halves_around_the_cache(
+    kernels: Kernels, dtype: torch.dtype, seqs: int, rows: int
+) -> None:
+    layer, context = a_layer(dtype, 6, 2, 16), 50
+    x = torch.randn(seqs, rows, 48).to(dtype)
+    cos, sin = (torch.randn(seqs, rows, 16).to(dtype) for _ in range(2))
+    mask = some_masks(seqs, rows, context)
+    store = torch.randn(2, seqs, 2, context + 9, 16).to(dtype)
+    own = slice(context - rows, context)
+    q, k, v = kernels.attention_inputs(layer, x, cos, sin)
+    keys, values = store.clone()
+    keys[:, :, own], values[:, :, own] = k, v
+    apart = kernels.attention_outputs(
+        layer, x, q, keys=keys[:, :, :context], values=values[:, :, :context], mask=mask
+    )
+    new_keys, new_values = store.clone()
+    room = Room(
+        *(part[:, :, own] for part in (new_keys, new_values)),
+        *(part[:, :, :context] for part in (new_keys, new_values)),
+    )
+    assert torch.equal(kernels.layer(layer, x, cos, sin, room=room, mask=mask), apart)
+    assert torch.equal(new_keys, keys)
+    assert torch.equal(new_values, values)
 
 
 def test_hidden_slots_may_hold_anything(kernels: Kernels) -> None:
