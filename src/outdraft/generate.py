@@ -253,12 +253,17 @@ class Outdraft:
             self._drafters[name] = make_drafter(name, context)
         return self._drafters[name]
 
+    @property
+    def prices_guesses(self) -> bool:
+        """Whether as many guesses are read as pay; only passes of real models have a price."""
+        return self.settings.adaptive and isinstance(self.target, CausalLM)
+
     @cached_property
     def _pricing(self) -> Pricing | None:
         """What passes cost here, measured on first use; `None` where guesses are not priced."""
         if self._own_pricing is not None:
             return self._own_pricing
-        if not self.settings.adaptive or not isinstance(self.target, CausalLM):
+        if not isinstance(self.target, CausalLM) or not self.prices_guesses:
             return None
         profile = load_profile(key_of(self.target, self.name))
         is_break = break_finder(text_decoder(self.tokenizer))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence as Seq
 from pathlib import Path
@@ -18,6 +19,7 @@ from outdraft.generate import Outdraft
 from outdraft.interfaces import Drafter
 from outdraft.models.cache import PositionCache
 from outdraft.models.table import TableCache, TableTarget
+from outdraft.plan.cost_model import CostModel, PassSize
 from outdraft.replay import (
     KnownTarget,
     Prediction,
@@ -187,6 +189,63 @@ def test_another_budget_is_predicted_as_well(table: TableTarget, tmp_path: Path)
     prediction = replay(log, "suffix", 3)
     assert predicted(prediction) == counts(bench(tmp_path / "3", other), "suffix")
     assert prediction[-1].measured_passes is None  # what was measured is another budget's
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+def flat_costs(seconds: float = 0.02, *, per_row: float = 0.0) -> CostModel:
+    """Of passes that take as long whatever they read, or longer by so much for each further row."""
+    sizes = [PassSize(1, rows, context) for rows in (1, 2, 4, 8, 16) for context in (10, 1000)]
+    return CostModel.fit([(size, seconds + per_row * (size.num_rows - 1)) for size in sizes])
+
+
+def test_where_rows_cost_nothing_the_speed_up_is_tokens_per_pass(
+    table: TableTarget, tmp_path: Path
+) -> None:
+    log = read_bench_log(bench(tmp_path, toy_llm(table)))
+    *groups, total = replay(log, "suffix", 15, costs=flat_costs(10.0))
+    prompts = total.answers  # their own passes are left out, and so are the tokens these gave
+    steps, tokens = total.passes - prompts, total.tokens - prompts
+    assert total.seconds == pytest.approx(10.0 * steps, rel=0.01)
+    assert total.plain_seconds == pytest.approx(10.0 * tokens, rel=0.01)
+    assert total.speedup == pytest.approx(tokens / steps, rel=0.01)
+    assert total.speedup > 1.2
+    assert total.seconds == pytest.approx(sum(group.seconds or 0.0 for group in groups))
+
+
+def test_where_rows_cost_as_much_as_passes_few_guesses_are_read(
+    table: TableTarget, tmp_path: Path
+) -> None:
+    log = read_bench_log(bench(tmp_path, toy_llm(table)))
+    cheap = replay(log, "suffix", 15, costs=flat_costs(10.0))[-1]
+    dear = replay(log, "suffix", 15, costs=flat_costs(10.0, per_row=10.0))[-1]
+    assert dear.drafted < cheap.drafted / 2
+    assert dear.speedup == pytest.approx(1.0, abs=0.1)
+    assert dear.tokens == cheap.tokens
+
+
+def test_without_costs_no_time_is_predicted(table: TableTarget, tmp_path: Path) -> None:
+    total = replay(read_bench_log(bench(tmp_path, toy_llm(table))), "suffix", 15)[-1]
+    assert (total.seconds, total.plain_seconds, total.speedup) == (None, None, None)
+
+
+def test_a_priced_prediction_stands_beside_a_priced_measurement_alone(
+    table: TableTarget, tmp_path: Path
+) -> None:
+    log = read_bench_log(bench(tmp_path, toy_llm(table)))
+    assert log.is_priced is False  # a table's passes have no price
+    assert replay(log, "suffix", 15, costs=flat_costs())[-1].measured_passes is None
+    priced = dataclasses.replace(log, is_priced=True)
+    assert replay(priced, "suffix", 15, costs=flat_costs())[-1].measured_passes is not None
+    assert replay(priced, "suffix", 15)[-1].measured_passes is None
+
+
+def test_the_costs_given_stay_as_they_are(table: TableTarget, tmp_path: Path) -> None:
+    costs = flat_costs()
+    before = costs.to_json()
+    replay(read_bench_log(bench(tmp_path, toy_llm(table))), "suffix", 15, costs=costs)
+    assert costs.to_json() == before
 
 
 def test_auto_is_the_part_of_the_default_that_needs_ids_alone(

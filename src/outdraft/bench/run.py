@@ -281,7 +281,7 @@ def describe_run(
             "batch": settings.batch,
             "repeat": settings.repeat,
             "warm_up_tokens": _WARM_UP_TOKENS,
-            "engine": llm.settings.model_dump(),
+            "engine": {**llm.settings.model_dump(), "adaptive": llm.prices_guesses},
         },
         "methods": [{"name": method.name, "drafter": method.drafter} for method in methods],
         "questions": {"source": source, "sha256": fingerprint(questions), "groups": groups},

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence as Seq
+from collections.abc import Callable, Sequence as Seq
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,7 @@ from outdraft.cli import common
 from outdraft.errors import DrafterError
 
 if TYPE_CHECKING:
+    from outdraft.plan.cost_file import KeptCosts
     from outdraft.replay import Log, Prediction
     from outdraft.text.prompts import Tokenizer
 
@@ -56,7 +58,16 @@ def replay(
         int | None,
         typer.Option(
             metavar="N",
-            help="Guesses per step at most. Without it: as in the log's run, else the default.",
+            help="Read up to N guesses in each step, whether they pay or not. Without it: as in "
+            "the log's run; else as many as pay on this machine, if its costs are known.",
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="D",
+            help="Take the costs that the model's passes have here in this dtype. Without it: the "
+            "log's, else those that were measured last.",
         ),
     ] = None,
     raw: Annotated[
@@ -70,32 +81,46 @@ def replay(
         typer.Option("--json", metavar="", help="Print one JSON object instead of the table."),
     ] = False,
 ) -> None:
-    """Predict tokens per step on known answers, without running the model.
+    """Predict tokens per step and speed-up on known answers, without running the model.
 
     Every drafter is simulated token by token, under the engine that generates. On the results of
-    outdraft bench the prediction stands beside what was measured.
+    outdraft bench the prediction stands beside what was measured. The speed-up follows from what
+    the model's passes cost on this machine, as an earlier run or outdraft tune measured it.
     """
+    from outdraft.plan.cost_file import find_costs
     from outdraft.replay import id_only_specs, replay as replay_log
     from outdraft.settings import EngineSettings
 
     read, tokenizer = _read(log, model, is_raw=raw)
     nodes = max_draft_nodes if max_draft_nodes is not None else read.max_draft_nodes
     settings = EngineSettings() if nodes is None else EngineSettings(max_draft_nodes=nodes)
+    name = model or read.model or common.DEFAULT_MODEL
+    is_priced = max_draft_nodes is None and read.is_priced is not False
+    kept = find_costs(name, dtype or read.dtype) if is_priced else None
     specs = drafter or id_only_specs(read, tokenizer)
     if not specs:
         raise DrafterError("no drafter that guesses from token ids alone is known; name one")
     predictions = [
         prediction
         for spec in specs
-        for prediction in replay_log(read, spec, settings.max_draft_nodes, tokenizer)
+        for prediction in replay_log(
+            read,
+            spec,
+            settings.max_draft_nodes,
+            tokenizer,
+            costs=None if kept is None else kept.costs,
+        )
     ]
     if as_json:
-        typer.echo(to_json(log, settings.max_draft_nodes, predictions))
+        typer.echo(to_json(log, settings.max_draft_nodes, kept, predictions))
         return
-    _show(predictions, settings.max_draft_nodes)
+    _show(predictions)
+    _explain(name, settings.max_draft_nodes, kept, is_priced=is_priced)
 
 
-def to_json(log: Path, max_draft_nodes: int, predictions: Seq[Prediction]) -> str:
+def to_json(
+    log: Path, max_draft_nodes: int, kept: KeptCosts | None, predictions: Seq[Prediction]
+) -> str:
     """The object that `--json` prints, on one line."""
     listed = [
         {
@@ -108,12 +133,16 @@ def to_json(log: Path, max_draft_nodes: int, predictions: Seq[Prediction]) -> st
             "tokens_per_step": prediction.tokens_per_step,
             "measured_passes": prediction.measured_passes,
             "measured_tokens_per_step": prediction.measured_tokens_per_step,
+            "seconds": prediction.seconds,
+            "plain_seconds": prediction.plain_seconds,
+            "speedup": prediction.speedup,
         }
         for prediction in predictions
     ]
     record: dict[str, Any] = {
         "log": str(log),
         "max_draft_nodes": max_draft_nodes,
+        "costs": None if kept is None else asdict(kept.key),
         "predictions": listed,
     }
     return json.dumps(record)
@@ -136,12 +165,16 @@ def _read(path: Path, model: str | None, *, is_raw: bool) -> tuple[Log, Tokenize
     return log, tokenizer
 
 
-def _show(predictions: Seq[Prediction], max_draft_nodes: int) -> None:
+def _show(predictions: Seq[Prediction]) -> None:
     console = common.out_console()
     groups = dict.fromkeys(prediction.group for prediction in predictions)
     if len(groups) == 2:
         groups = {None: None}  # the only group is all there is
-    is_measured = any(prediction.measured_passes is not None for prediction in predictions)
+    columns = dict(_COLUMNS)
+    if all(prediction.speedup is None for prediction in predictions):
+        del columns["speed-up"]
+    if all(prediction.measured_passes is None for prediction in predictions):
+        del columns["measured"]
     for group in groups:
         table = Table(
             title=group or "all answers",
@@ -153,28 +186,45 @@ def _show(predictions: Seq[Prediction], max_draft_nodes: int) -> None:
             padding=(0, 2, 0, 0),
         )
         table.add_column("drafter", min_width=16)
-        measured = ["measured"] if is_measured else []
-        for heading in ("answers", "tokens", "target passes", "tokens per step", *measured):
+        for heading in columns:
             table.add_column(heading, justify="right", min_width=8)
         for prediction in predictions:
             if prediction.group == group:
-                table.add_row(*_cells(prediction)[: len(table.columns)])
+                cells = (cell(prediction) for cell in columns.values())
+                table.add_row(prediction.drafter, *cells)
         console.print(table)
         console.print()
-    note = (
-        f"predicted on known answers with {max_draft_nodes} guesses per step at most; plain "
-        "decoding has 1.00 token per step. No time was measured: outdraft bench does that"
-    )
-    console.print(note, style="dim", markup=False, soft_wrap=True)
 
 
-def _cells(prediction: Prediction) -> list[str]:
-    measured = prediction.measured_tokens_per_step
-    return [
-        prediction.drafter,
-        str(prediction.answers),
-        str(prediction.tokens),
-        str(prediction.passes),
-        f"{prediction.tokens_per_step:.2f}",
-        "–" if measured is None else f"{measured:.2f}",
-    ]
+def _explain(name: str, max_draft_nodes: int, kept: KeptCosts | None, *, is_priced: bool) -> None:
+    """What was predicted, and from what."""
+    if kept is not None:
+        read = (
+            f"up to {max_draft_nodes} guesses per step, as many as pay by what passes of "
+            f"{kept.key.model} in {kept.key.dtype} cost on {kept.key.device} with "
+            f"{kept.key.threads} threads; speed-up: over plain decoding, prompts left out"
+        )
+    elif is_priced:
+        read = (
+            f"{max_draft_nodes} guesses per step at most, whether they pay or not: what passes of "
+            f"{name} cost here is not known. outdraft tune measures it, and a speed-up is "
+            "predicted too"
+        )
+    else:
+        read = f"{max_draft_nodes} guesses per step at most, whether they pay or not"
+    note = f"predicted on known answers; plain decoding has 1.00 token per step; {read}"
+    common.out_console().print(note, style="dim", markup=False, soft_wrap=True)
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+_COLUMNS: dict[str, Callable[[Prediction], str]] = {
+    "answers": lambda prediction: str(prediction.answers),
+    "tokens": lambda prediction: str(prediction.tokens),
+    "target passes": lambda prediction: str(prediction.passes),
+    "tokens per step": lambda prediction: _ratio(prediction.tokens_per_step),
+    "measured": lambda prediction: _ratio(prediction.measured_tokens_per_step),
+    "speed-up": lambda prediction: _ratio(prediction.speedup),
+}

@@ -53,7 +53,33 @@ class CostKey:
     def path(self) -> Path:
         """Where its costs are kept; the folder need not be there."""
         digest = hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()
-        return cache_home() / "costs" / f"{digest[:24]}.json"
+        return _folder() / f"{digest[:24]}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCosts:
+    """Costs that an earlier run left on this machine, and what they hold for."""
+
+    key: CostKey
+    costs: CostModel
+
+
+def find_costs(name: str, dtype: str | None = None) -> KeptCosts | None:
+    """The costs last kept for a model of this name, without loading it; `None` if there are none.
+
+    Args:
+        dtype: of the model as it ran; `None` takes any.
+    """
+    files = sorted(_folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in files:
+        try:
+            key = CostKey(**json.loads(path.read_text("utf-8"))["key"])
+        except DAMAGE:
+            continue  # `load_costs` says so to whoever needs this very file
+        if key.model.startswith(f"{name}, ") and dtype in (None, key.dtype) and key.path == path:
+            costs = load_costs(key)
+            return None if costs is None else KeptCosts(key, costs)
+    return None
 
 
 def known_costs(target: CausalLM, name: str) -> CostModel:
@@ -119,6 +145,10 @@ def save_costs(key: CostKey, costs: CostModel) -> None:
             CostWarning,
             stacklevel=2,
         )
+
+
+def _folder() -> Path:
+    return cache_home() / "costs"
 
 
 # --- files that hold for one key ------------------------------------------------------------------

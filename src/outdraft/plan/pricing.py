@@ -261,16 +261,11 @@ class Priced(Pricing):
     def _learn(
         self, offer: Offer, plan: Plan, batch: Seq[Sequence], commits: Seq[Commit], seconds: float
     ) -> None:
-        # The batch was read before its sequences moved on.
-        context = max(
-            sequence.root_position - len(commit.token_ids)
-            for sequence, commit in zip(batch, commits, strict=True)
-        )
-        size = PassSize(len(batch), plan.rows.num_rows, context)
+        size = size_of_pass(plan, batch, commits)
         self._check.observe(self.costs, size, seconds)
         for draft in offer.drafts:
             self._time_levels(draft, batch)
-        plain_seconds = self.costs.seconds(PassSize(len(batch), 1, context)) / len(batch)
+        plain_seconds = self.costs.seconds(PassSize(len(batch), 1, size.context)) / len(batch)
         for i, (sequence, commit) in enumerate(zip(batch, commits, strict=True)):
             # As a batch would have gone on: all its sequences by one token for each plain pass.
             plain_pass = plain_seconds * len(batch)
@@ -313,6 +308,15 @@ class Priced(Pricing):
 
     def _request(self, sequence: Sequence) -> _Request:
         return self._requests.setdefault(sequence.request_id, _Request())
+
+
+def size_of_pass(plan: Plan, batch: Seq[Sequence], commits: Seq[Commit]) -> PassSize:
+    """What the target read in a step that has been committed."""
+    context = max(
+        sequence.root_position - len(commit.token_ids)
+        for sequence, commit in zip(batch, commits, strict=True)
+    )
+    return PassSize(len(batch), plan.rows.num_rows, context)
 
 
 def _as_stated(trees: list[DraftTree]) -> Blend:

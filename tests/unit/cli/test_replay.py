@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import outdraft.models.load
+from outdraft.plan.cost_file import CostKey, save_costs
+from outdraft.plan.cost_model import CostModel, PassSize
 from support.command_line import PIECES, Run, ToyTokenizer
 from support.toys import EOS
 
@@ -22,7 +24,7 @@ class LogTokenizer(ToyTokenizer):
 
 @pytest.fixture(autouse=True)
 def tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Notes whose tokenizers were loaded."""
+    """Notes whose tokenizers were loaded; no costs are known."""
     asked: list[str] = []
 
     def load(ref: str) -> LogTokenizer:
@@ -30,6 +32,7 @@ def tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return LogTokenizer()
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OUTDRAFT_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(outdraft.models.load, "load_tokenizer", load)
     return asked
 
@@ -91,8 +94,41 @@ def test_a_table_is_shown_per_group(run: Run, tmp_path: Path) -> None:
     shown = run("replay", write_log(tmp_path / "log.jsonl"), "--drafter", "suffix").stdout
     assert [line for line in shown.splitlines() if line.strip() in {"answers", "short"}] != []
     assert "all answers" in shown
-    assert "measured" not in shown.replace("No time was measured", "")
+    assert "measured" not in shown.replace("outdraft tune measures it", "")
+    assert "speed-up" not in shown.replace("a speed-up is predicted too", "")
     assert "plain decoding has 1.00 token per step" in shown
+
+
+@pytest.fixture
+def kept(tokenizers: list[str]) -> CostKey:
+    """Costs that an earlier run left."""
+    key = CostKey("some/model, 9 parameters, as loaded", "bfloat16", "a chip", 2, "1")
+    sizes = [PassSize(1, rows, context) for rows in (1, 2, 4, 8, 16) for context in (10, 1000)]
+    save_costs(key, CostModel.fit([(size, 0.5) for size in sizes]))
+    return key
+
+
+def test_with_known_costs_a_speed_up_is_predicted(run: Run, tmp_path: Path, kept: CostKey) -> None:
+    log = write_log(tmp_path / "log.jsonl")
+    asked = ask(run, log, "--model", "some/model", "--drafter", "suffix")
+    assert asked["costs"]["device"] == "a chip"
+    total = totals(asked)["suffix"]
+    assert total["speedup"] == total["plain_seconds"] / total["seconds"]
+    shown = run("replay", log, "--model", "some/model", "--drafter", "suffix").stdout
+    assert f"{total['speedup']:.2f}" in shown
+    assert "in bfloat16 cost on a chip with 2 threads" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    "args", [("--dtype", "float32"), ("--max-draft-nodes", "7"), ("--model", "some/mode")]
+)
+def test_costs_of_something_else_are_not_taken(
+    run: Run, tmp_path: Path, kept: CostKey, args: tuple[str, ...]
+) -> None:
+    log = write_log(tmp_path / "log.jsonl")
+    asked = ask(run, log, "--drafter", "suffix", "--model", "some/model", *args)
+    assert asked["costs"] is None
+    assert totals(asked)["suffix"]["speedup"] is None
 
 
 def test_one_group_is_shown_once(run: Run, tmp_path: Path) -> None:

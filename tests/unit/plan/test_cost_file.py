@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from outdraft.plan import cost_file
 from outdraft.plan.cost_file import (
     CostKey,
     CostWarning,
+    find_costs,
     key_of,
     known_costs,
     load_costs,
@@ -192,6 +194,29 @@ def test_another_use_of_a_model_is_measured_by_itself(
     known_costs(target, "tiny")
     assert measured == [target, *(other for other, _ in others), target]
     assert len({key_of(other, name) for other, name in others}) == 4
+
+
+def test_costs_are_found_by_a_models_name() -> None:
+    assert find_costs("tiny") is None
+    older, newer, other = (
+        CostKey(model, dtype, "a chip", 2, "0.1.0")
+        for model, dtype in [
+            ("tiny, 9 parameters", "float32"),
+            ("tiny, 9 parameters", "bfloat16"),
+            ("tiny-chat, 9 parameters", "float32"),
+        ]
+    )
+    for age, key in enumerate((other, newer, older)):
+        save_costs(key, some_costs(0.1 * (1 + age)))
+        os.utime(key.path, (1e9 - age, 1e9 - age))
+    (older.path.parent / "damaged.json").write_text("{")
+    for dtype, key in [(None, newer), ("bfloat16", newer), ("float32", older)]:
+        found = find_costs("tiny", dtype)
+        assert found is not None
+        assert found.key == key
+        assert found.costs.seconds(SIZE) == pytest.approx(load_costs(key).seconds(SIZE))
+    assert find_costs("tiny", "float16") is None
+    assert find_costs("tin") is None
 
 
 def test_a_key_says_what_costs_depend_on() -> None:

@@ -116,6 +116,32 @@ inline void store_lanes(bf16* to, Vec values) {  // as `assign`
   std::memcpy(to, &halves, sizeof halves);
 }
 
+// Stops the compiler from loading a vector anew for each of its uses.
+template <typename V>
+inline void keep_in_register(V& v) {
+#if defined(__AVX2__)
+  asm("" : "+x"(v));
+#endif
+}
+
+// sum + factor * v, rounded once where the machine can. Said outright and not left to the compiler,
+// which would do it here and not there: the same sum has to have the same bits everywhere.
+inline Vec8 add_product(Vec8 sum, float factor, Vec8 v) {
+#if defined(__FMA__)
+  return (Vec8)_mm256_fmadd_ps(_mm256_set1_ps(factor), (__m256)v, (__m256)sum);
+#elif defined(__ARM_FEATURE_FMA)
+  for (int j = 0; j < 8; j++) sum[j] = __builtin_fmaf(factor, v[j], sum[j]);
+  return sum;
+#else
+  return sum + factor * v;
+#endif
+}
+#if defined(__AVX512F__)
+inline Vec add_product(Vec sum, float factor, Vec v) {
+  return (Vec)_mm512_fmadd_ps(_mm512_set1_ps(factor), (__m512)v, (__m512)sum);
+}
+#endif
+
 // As `load` and `store_lanes` of a vector of which only `count` numbers exist.
 template <typename T>
 inline Vec load_some(const T* from, int64_t count) {
@@ -196,13 +222,6 @@ struct Ahead {
   int64_t step;
 };
 
-// Stops the compiler from loading a vector anew for each of its uses.
-inline void keep_in_register(Vec& v) {
-#if defined(__AVX2__)
-  asm("" : "+x"(v));
-#endif
-}
-
 // Vector v of a panel's weights for k = i and k = i + 1, i even.
 template <typename W>
 inline void load_pair(const W* panel, int64_t i, int v, Vec* pair) {
@@ -234,7 +253,8 @@ void tile(const float* x, int64_t row, const W* w, int64_t panel, int64_t k, Ahe
       __builtin_prefetch(ahead.from + (i + odd) * ahead.step, 0, 2);
       for (int v = 0; v < NV; v++) keep_in_register(weights[v][odd]);
       for (int m = 0; m < MR; m++)
-        for (int v = 0; v < NV; v++) sums[m][v] += rows[m * k + i + odd] * weights[v][odd];
+        for (int v = 0; v < NV; v++)
+          sums[m][v] = add_product(sums[m][v], rows[m * k + i + odd], weights[v][odd]);
     }
   }
   for (int m = 0; m < MR; m++)
@@ -353,19 +373,6 @@ inline float sum_of(Vec8 v) {
   return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
-// Eight vectors to the eight sums of their lanes, added as in `sum_of`.
-inline Vec8 sums_of(const Vec8* v) {
-  Vec8 pairs[4], quads[2];
-  for (int i = 0; i < 4; i++)
-    pairs[i] = __builtin_shufflevector(v[2 * i], v[2 * i + 1], 0, 8, 2, 10, 4, 12, 6, 14) +
-               __builtin_shufflevector(v[2 * i], v[2 * i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
-  for (int i = 0; i < 2; i++)
-    quads[i] = __builtin_shufflevector(pairs[2 * i], pairs[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
-               __builtin_shufflevector(pairs[2 * i], pairs[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
-  return __builtin_shufflevector(quads[0], quads[1], 0, 1, 2, 3, 8, 9, 10, 11) +
-         __builtin_shufflevector(quads[0], quads[1], 4, 5, 6, 7, 12, 13, 14, 15);
-}
-
 template <typename T>
 inline void rms_norm(const T* x, const float* weight, int64_t n, float eps, float* y) {
   Vec8 squares = {};
@@ -388,8 +395,14 @@ inline void rotate(float* head, const T* cos, const T* sin, int64_t size) {
 }
 
 // --- attention ------------------------------------------------------------------------------------
+//
+// What a row sees is walked through in chunks of slots; a chunk is prepared once for all `readers`
+// of its keys. Each score adds along the head's numbers, each output along the slots that its row
+// sees, one after the other: neither depends on who else reads.
 
-constexpr int kReaders = 16;  // rows and heads that read the same keys together
+constexpr int kReaders = 24;  // rows and heads that read the same keys together
+constexpr int kAtOnce = 3;    // of them, those that share a loaded vector
+constexpr int64_t kChunk = 32;
 
 struct Run {
   int64_t from, to;
@@ -408,36 +421,34 @@ inline void visible_runs(const uint8_t* mask, int64_t context, std::vector<Run>&
   }
 }
 
-// The dot products of q with eight keys, `count` of which exist.
-template <typename T>
-inline Vec8 dots(const float* q, const T* keys, int64_t stride, int64_t dim, int count) {
-  const T* key[8];
-  for (int j = 0; j < 8; j++) key[j] = keys + std::min(j, count - 1) * stride;
-  Vec8 sums[8] = {};
-  for (int64_t d = 0; d < dim; d += 8) {
-    const Vec8 part = load<8>(q + d);
-    for (int j = 0; j < 8; j++) sums[j] += part * load<8>(key[j] + d);
-  }
-  return sums_of(sums);
-}
-
-// Adds the weighted values of some slots to 8 * P sums.
-template <int P, typename T>
-inline void add_values(const float* weights, const T* values, int64_t stride, int64_t count,
-                       float* to) {
-  Vec8 sums[P];
-  std::memcpy(sums, to, sizeof sums);
-  for (int64_t s = 0; s < count; s++)
-    for (int p = 0; p < P; p++) sums[p] += weights[s] * load<8>(values + s * stride + 8 * p);
-  std::memcpy(to, sums, sizeof sums);
-}
-
 // One row of one head on its way through attention.
 struct Reader {
   const float* q;
-  float* out;  // [dim], zeros at first
-  float* scores;
-  std::vector<Run> runs;  // the slots it sees
+  float* out;     // [dim], zeros at first
+  float* scores;  // of the slots it sees; the hidden ones are left out
+  std::vector<Run> runs;
+  size_t next;   // the first run that does not end before the chunk
+  int64_t seen;  // slots before the chunk
+
+  void begin() { next = 0, seen = 0; }
+
+  // Moves on to a chunk; returns whether the row sees any of it.
+  bool enter(Run chunk) {
+    while (next < runs.size() && runs[next].to <= chunk.from) next++;
+    return next < runs.size() && runs[next].from < chunk.to;
+  }
+  bool sees_all(Run chunk) const {
+    return next < runs.size() && runs[next].from <= chunk.from && chunk.to <= runs[next].to;
+  }
+  // Calls visit(part, index) for what it sees of the chunk, and leaves it.
+  template <typename Visit>
+  void leave(Run chunk, Visit&& visit) {
+    for (size_t i = next; i < runs.size() && runs[i].from < chunk.to; i++) {
+      const Run part{std::max(runs[i].from, chunk.from), std::min(runs[i].to, chunk.to)};
+      visit(part, seen);
+      seen += part.to - part.from;
+    }
+  }
 };
 
 // The keys or the values of one head, slot by slot.
@@ -449,71 +460,195 @@ struct Slots {
   const T* at(int64_t slot) const { return data + slot * stride; }
 };
 
-// The reader's scores for the keys of a run, from `index` on.
-template <typename T>
-void score(Reader& reader, const Slots<T>& keys, Run run, int64_t index, float scale) {
-  for (int64_t s = run.from; s < run.to; s += 8, index += 8) {
-    const int count = int(std::min<int64_t>(8, run.to - s));
-    const Vec8 part = dots(reader.q, keys.at(s), keys.stride, keys.dim, count) * scale;
-    std::memcpy(reader.scores + index, &part, sizeof part);  // what is too much is overwritten
+inline void store8(float* to, Vec8 values) {
+  *reinterpret_cast<Vectors<8>::Float*>(to) = values;
+}
+
+// Swaps rows and columns of eight vectors.
+inline void transpose8(Vec8* v) {
+  Vec8 a[8], b[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    a[2 * i] = __builtin_shufflevector(v[2 * i], v[2 * i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    a[2 * i + 1] = __builtin_shufflevector(v[2 * i], v[2 * i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 8; i += 4)
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; j++) {
+      const Vec8 x = a[i + j], y = a[i + j + 2];
+      b[i + 2 * j] = __builtin_shufflevector(x, y, 0, 1, 8, 9, 4, 5, 12, 13);
+      b[i + 2 * j + 1] = __builtin_shufflevector(x, y, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    v[i] = __builtin_shufflevector(b[i], b[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    v[i + 4] = __builtin_shufflevector(b[i], b[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
   }
 }
 
-// Adds the values of a run, with the weights from `index` on, to the reader's output.
+// A chunk of keys as columns, [dim, kChunk] in float32.
 template <typename T>
-void mix(Reader& reader, const Slots<T>& values, Run run, int64_t index) {
-  const T* from = values.at(run.from);
-  const float* weights = reader.scores + index;
-  const int64_t count = run.to - run.from, dim = values.dim;
-  int64_t d = 0;
-  for (; d + 64 <= dim; d += 64)
-    add_values<8>(weights, from + d, values.stride, count, reader.out + d);
-  for (; d < dim; d += 8)
-    add_values<1>(weights, from + d, values.stride, count, reader.out + d);
+void columns_of(const Slots<T>& keys, Run chunk, float* columns) {
+  for (int64_t s = 0; s < kChunk; s += 8) {
+    // Of slots that are not there, the last one stands in: nobody reads its scores.
+    const T* from[8];
+    for (int j = 0; j < 8; j++) from[j] = keys.at(std::min(chunk.from + s + j, chunk.to - 1));
+    for (int64_t d = 0; d < keys.dim; d += 8) {
+      Vec8 part[8];
+#pragma GCC unroll 8
+      for (int j = 0; j < 8; j++) part[j] = load<8>(from[j] + d);
+      transpose8(part);
+#pragma GCC unroll 8
+      for (int j = 0; j < 8; j++) store8(columns + (d + j) * kChunk + s, part[j]);
+    }
+  }
 }
 
-// The same slots as float32, for those of [from, to).
-inline Slots<float> widened(const Slots<bf16>& slots, int64_t from, int64_t to,
-                            std::vector<float>& memory) {
-  memory.resize((to - from) * slots.dim);
-  for (int64_t s = from; s < to; s++)
-    for (int64_t d = 0; d < slots.dim; d += 8) {
+// A chunk of slots as float32, [kChunk, dim].
+template <typename T>
+void rows_of(const Slots<T>& slots, Run chunk, float* rows) {
+  for (int64_t s = chunk.from; s < chunk.to; s++)
+    for (int64_t d = 0; d < slots.dim; d += 8, rows += 8) {
       const Vec8 part = load<8>(slots.at(s) + d);
-      std::memcpy(memory.data() + (s - from) * slots.dim + d, &part, sizeof part);
+      std::memcpy(rows, &part, sizeof part);
     }
-  return {memory.data() - from * slots.dim, slots.dim, slots.dim};
 }
 
-// Calls visit(reader, slots, run, index) for all that each of the readers sees. What all of them
-// see from the first slot on comes in chunks that stay in the nearest cache while each uses them.
-template <typename T, typename Visit>
-void visit_slots(std::vector<Reader>& readers, int count, const Slots<T>& slots, Visit&& visit) {
-  constexpr int64_t kChunk = 64;
-  thread_local std::vector<float> memory;
-  int64_t common = std::numeric_limits<int64_t>::max();
-  for (int i = 0; i < count; i++) {
-    const Run first = readers[i].runs.front();
-    common = std::min(common, first.from == 0 ? first.to : 0);
-  }
-  for (int64_t s = 0; s < common; s += kChunk) {
-    const Run chunk{s, std::min(s + kChunk, common)};
-    if constexpr (std::is_same_v<T, bf16>)
-      if (count > 2) {
-        const Slots<float> wide = widened(slots, chunk.from, chunk.to, memory);
-        for (int i = 0; i < count; i++) visit(readers[i], wide, chunk, s);
-        continue;
-      }
-    for (int i = 0; i < count; i++) visit(readers[i], slots, chunk, s);
-  }
-  for (int i = 0; i < count; i++) {
-    int64_t index = common;
-    for (const Run& run : readers[i].runs) {
-      const Run rest{std::max(run.from, common), run.to};
-      if (rest.from >= rest.to) continue;
-      visit(readers[i], slots, rest, index);
-      index += rest.to - rest.from;
+// The scores of R readers for the keys of a chunk, kChunk of them each.
+template <int R>
+void score(const float* const* q, const float* columns, int64_t dim, float scale,
+           float* const* to) {
+  constexpr int V = kChunk / 8;
+  Vec8 sums[R][V] = {};
+  for (int64_t d = 0; d < dim; d++) {
+    for (int v = 0; v < V; v++) {
+      Vec8 keys = load<8>(columns + d * kChunk + 8 * v);
+      keep_in_register(keys);
+      for (int r = 0; r < R; r++) sums[r][v] = add_product(sums[r][v], q[r][d], keys);
     }
   }
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < V; v++) {
+      const Vec8 part = sums[r][v] * scale;
+      store8(to[r] + 8 * v, part);
+    }
+}
+
+// Adds `count` weighted values to P vectors of the outputs of R readers.
+template <int R, int P, typename T>
+void mix_part(const float* const* weights, const T* values, int64_t stride, int64_t count,
+              float* const* to) {
+  Vec8 sums[R][P];
+  for (int r = 0; r < R; r++) std::memcpy(sums[r], to[r], sizeof sums[r]);
+  for (int64_t s = 0; s < count; s++) {
+    for (int p = 0; p < P; p++) {
+      Vec8 part = load<8>(values + s * stride + 8 * p);
+      if (R > 1) keep_in_register(part);
+      for (int r = 0; r < R; r++) sums[r][p] = add_product(sums[r][p], weights[r][s], part);
+    }
+  }
+  for (int r = 0; r < R; r++) std::memcpy(to[r], sums[r], sizeof sums[r]);
+}
+
+template <int R, typename T>
+void mix(const float* const* weights, const T* values, int64_t stride, int64_t dim, int64_t count,
+         float* const* out) {
+  constexpr int P = R == 1 ? 8 : 4;
+  float* to[R];
+  int64_t d = 0;
+  for (; d + 8 * P <= dim; d += 8 * P) {
+    for (int r = 0; r < R; r++) to[r] = out[r] + d;
+    mix_part<R, P>(weights, values + d, stride, count, to);
+  }
+  for (; d < dim; d += 8) {
+    for (int r = 0; r < R; r++) to[r] = out[r] + d;
+    mix_part<R, 1>(weights, values + d, stride, count, to);
+  }
+}
+
+// How many of the readers from i on, kAtOnce at most, see the whole chunk.
+inline int together(const std::vector<Reader>& readers, int i, int count, Run chunk) {
+  int n = 0;
+  while (n < kAtOnce && i + n < count && readers[i + n].sees_all(chunk)) n++;
+  return n;
+}
+
+// Calls visit(chunk) for the chunks of which any reader sees anything.
+template <typename Visit>
+void visit_chunks(std::vector<Reader>& readers, int count, int64_t context, Visit&& visit) {
+  for (int i = 0; i < count; i++) readers[i].begin();
+  for (int64_t s = 0; s < context; s += kChunk) {
+    const Run chunk{s, std::min(s + kChunk, context)};
+    bool is_seen = false;
+    for (int i = 0; i < count; i++) is_seen |= readers[i].enter(chunk);
+    if (is_seen) visit(chunk);
+  }
+}
+
+// All scores of some readers for the keys of one head. columns: [dim, kChunk].
+template <typename T>
+void score_all(std::vector<Reader>& readers, int count, int64_t context, const Slots<T>& keys,
+               float scale, float* columns) {
+  visit_chunks(readers, count, context, [&](Run chunk) {
+    columns_of(keys, chunk, columns);
+    for (int i = 0; i < count;) {
+      const int n = together(readers, i, count, chunk);
+      const float* q[kAtOnce];
+      float *to[kAtOnce], some[kChunk];
+      for (int r = 0; r < std::max(n, 1); r++) {
+        q[r] = readers[i + r].q;
+        to[r] = n ? readers[i + r].scores + readers[i + r].seen : some;
+      }
+      if (n == 3)
+        score<3>(q, columns, keys.dim, scale, to);
+      else if (n == 2)
+        score<2>(q, columns, keys.dim, scale, to);
+      else if (n == 1 || readers[i].enter(chunk))
+        score<1>(q, columns, keys.dim, scale, to);
+      for (int r = 0; r < std::max(n, 1); r++, i++)
+        readers[i].leave(chunk, [&](Run part, int64_t index) {
+          if (!n)
+            std::copy_n(some + part.from - chunk.from, part.to - part.from,
+                        readers[i].scores + index);
+        });
+    }
+  });
+}
+
+// The values of one head, weighted by what became of the scores, into the readers' outputs.
+// rows: [kChunk, dim].
+template <typename T>
+void mix_all(std::vector<Reader>& readers, int count, int64_t context, const Slots<T>& values,
+             float* rows) {
+  const bool is_widened = !std::is_same_v<T, float> && count > 2 * kAtOnce;
+  const auto mix_some = [&](const auto& slots, Run chunk) {
+    for (int i = 0; i < count;) {
+      const int n = together(readers, i, count, chunk);
+      const float* weights[kAtOnce];
+      float* out[kAtOnce];
+      for (int r = 0; r < std::max(n, 1); r++) {
+        weights[r] = readers[i + r].scores + readers[i + r].seen;
+        out[r] = readers[i + r].out;
+      }
+      const int64_t size = chunk.to - chunk.from;
+      if (n == 3)
+        mix<3>(weights, slots.at(chunk.from), slots.stride, slots.dim, size, out);
+      else if (n == 2)
+        mix<2>(weights, slots.at(chunk.from), slots.stride, slots.dim, size, out);
+      for (int r = 0; r < std::max(n, 1); r++, i++)
+        readers[i].leave(chunk, [&](Run part, int64_t index) {
+          if (n > 1) return;
+          weights[0] = readers[i].scores + index;
+          mix<1>(weights, slots.at(part.from), slots.stride, slots.dim, part.to - part.from, out);
+        });
+    }
+  };
+  visit_chunks(readers, count, context, [&](Run chunk) {
+    if (!is_widened) return mix_some(values, chunk);
+    rows_of(values, chunk, rows);
+    mix_some(Slots<float>{rows - chunk.from * values.dim, values.dim, values.dim}, chunk);
+  });
 }
 
 // Scores to weights; returns the factor that makes their sum 1.
@@ -537,23 +672,14 @@ inline float soften(float* scores, int64_t n) {
   return 1.0f / sum_of(total);
 }
 
-// softmax(scale * q keys) values for the first `count` readers.
+// softmax(scale * q keys) values for the first `count` readers. chunk: [dim, kChunk].
 template <typename T>
 void attend(const Slots<T>& keys, const Slots<T>& values, std::vector<Reader>& readers, int count,
-            float scale) {
-  visit_slots(readers, count, keys, [&](Reader& reader, const auto& slots, Run run, int64_t index) {
-    score(reader, slots, run, index, scale);
-  });
+            int64_t context, float scale, float* chunk) {
+  score_all(readers, count, context, keys, scale, chunk);
   float factors[kReaders];
-  for (int i = 0; i < count; i++) {
-    int64_t seen = 0;
-    for (const Run& run : readers[i].runs) seen += run.to - run.from;
-    factors[i] = soften(readers[i].scores, seen);
-  }
-  visit_slots(readers, count, values,
-              [&](Reader& reader, const auto& slots, Run run, int64_t index) {
-                mix(reader, slots, run, index);
-              });
+  for (int i = 0; i < count; i++) factors[i] = soften(readers[i].scores, readers[i].seen);
+  mix_all(readers, count, context, values, chunk);
   for (int i = 0; i < count; i++)
     for (int64_t d = 0; d < values.dim; d++) readers[i].out[d] *= factors[i];
 }
@@ -628,11 +754,13 @@ void attention_share(Shares& shares, const Layer& layer, const float* q, const S
                      int64_t rows, int64_t context, float* mixed) {
   const int64_t dim = layer.head_dim, group = layer.heads / layer.kv_heads;
   const int64_t of_head = rows * group, all = seqs * layer.kv_heads * of_head;
-  const int64_t fair = all / (2 * omp_get_num_threads());
-  const int64_t size = std::min<int64_t>(kReaders, std::max<int64_t>(fair, 1));
-  const int64_t units = (of_head + size - 1) / size;
-  std::vector<float> scores(kReaders * (context + 16));
+  const int64_t fair = (all + 2 * omp_get_num_threads() - 1) / (2 * omp_get_num_threads());
+  const int64_t units = (of_head + std::min<int64_t>(kReaders, fair) - 1) /
+                        std::min<int64_t>(kReaders, fair);
+  const int64_t size = (of_head + units - 1) / units;
+  std::vector<float> scores(kReaders * (context + kChunk));
   std::vector<Reader> readers(kReaders);
+  std::vector<float> chunk(kChunk * dim);
   shares.run(seqs * layer.kv_heads * units, [&](int64_t unit) {
     const int64_t seq = unit / units / layer.kv_heads, kv = unit / units % layer.kv_heads;
     const Slots<C> head_keys = slots_of<C>(keys, seq, kv, dim);
@@ -644,11 +772,11 @@ void attention_share(Shares& shares, const Layer& layer, const float* q, const S
       reader.q = q + ((seq * layer.heads + query) * rows + row) * dim;
       reader.out = mixed + ((seq * rows + row) * layer.heads + query) * dim;
       std::fill_n(reader.out, dim, 0.0f);
-      reader.scores = scores.data() + (i - first) * (context + 16);
+      reader.scores = scores.data() + (i - first) * (context + kChunk);
       visible_runs(mask + ((mask_seqs == 1 ? 0 : seq) * rows + row) * context, context,
                    reader.runs);
     }
-    attend(head_keys, head_values, readers, int(last - first), layer.scale);
+    attend(head_keys, head_values, readers, int(last - first), context, layer.scale, chunk.data());
   });
 }
 
