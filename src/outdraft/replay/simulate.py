@@ -20,7 +20,8 @@ from outdraft.errors import CacheError, DrafterError
 from outdraft.interfaces import Drafter, KVCache, TargetModel
 from outdraft.models.table import TableCache
 from outdraft.plan.cost_model import CostModel
-from outdraft.plan.pricing import Offer, Priced, size_of_pass
+from outdraft.plan.offer import Offer
+from outdraft.plan.pricing import Priced, size_of_pass
 from outdraft.replay.log import NO_LIMIT, KnownAnswer, Log
 from outdraft.sequence import Sequence
 from outdraft.settings import AUTO_ID_ONLY, EngineSettings, GenerationSettings
