@@ -28,7 +28,7 @@ from outdraft.plan import Priced
 from outdraft.plan.calibration import Calibrator
 from outdraft.plan.cost_file import key_of
 from outdraft.plan.cost_model import CostModel
-from outdraft.plan.pricing import Offer
+from outdraft.plan.offer import Offer
 from outdraft.plan.profile import Profile, save_profile
 from outdraft.sequence import Sequence
 from outdraft.settings import AUTO_DRAFTER, GenerationSettings

@@ -119,3 +119,9 @@ def test_where_drafting_is_off_nothing_is_guessed_and_the_reason_is_told() -> No
     assert (batch[0].stats.drafted, batch[0].stats.drafting_off_reason) == (0, "because")
     assert batch[1].stats.drafted > 0
     assert batch[1].stats.drafting_off_reason is None
+
+
+def test_a_plan_has_no_guesses_for_a_request_without_drafting() -> None:
+    batch = [make_sequence(drafting_off_reason="because"), make_sequence()]
+    plan = make_plan([TREE, TREE], batch, 9, vocab_size=16, device=CPU)
+    assert [len(tree) for tree in plan.trees] == [0, 4]

@@ -13,7 +13,7 @@ import torch
 from outdraft.interfaces import Drafter
 from outdraft.plan import Priced, make_plan
 from outdraft.plan.cost_model import CostModel, PassSize
-from outdraft.plan.pricing import Offer
+from outdraft.plan.offer import Offer
 from outdraft.sequence import Sequence
 from outdraft.types import Budget, Commit, DraftTree, Plan
 from support.toys import make_sequence

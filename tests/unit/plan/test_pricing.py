@@ -20,7 +20,7 @@ from outdraft.models.table import TableTarget
 from outdraft.plan import Priced, Pricing, Unpriced, make_plan, pricing as pricing_module
 from outdraft.plan.calibration import Calibrator
 from outdraft.plan.cost_model import CostModel, PassSize
-from outdraft.plan.pricing import Offer
+from outdraft.plan.offer import Offer
 from outdraft.sequence import Sequence
 from outdraft.settings import EngineSettings, GenerationSettings
 from outdraft.stats import DrafterStats
