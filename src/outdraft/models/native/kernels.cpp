@@ -296,7 +296,7 @@ void product(const float* x, int64_t m, const W* w, int64_t first, int64_t last,
              const Store& store) {
   constexpr int kMore = kLanes / 8;
   if (m == 1) return panel_range<1, 4 * kMore>(x, m, w, first, last, k, store);
-  if (m <= 3) return panel_range<3, 2 * kMore>(x, m, w, first, last, k, store);
+  if (m == 2) return panel_range<2, 2 * kMore>(x, m, w, first, last, k, store);
   return panel_range<kMaxRows, kMore>(x, m, w, first, last, k, store);
 }
 
