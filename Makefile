@@ -13,7 +13,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test check lint types imports bench format clean
+.PHONY: help run test cover check lint types imports bench format clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1 @/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -22,7 +22,10 @@ help: ## show this list
 run: $(READY) ## one prompt answered twice, plainly and drafted: same text, less time
 	$(BIN)/outdraft demo $(ARGS)
 
-test: $(READY) ## all tests, with coverage
+test: $(READY) ## all tests, on all cores
+	$(BIN)/python -m pytest -n auto $(ARGS)
+
+cover: $(READY) ## all tests, and which lines and branches they ran
 	$(BIN)/python -m pytest -n auto --cov --cov-report=term $(ARGS)
 
 check: lint types imports test ## lint + types + imports + test: what has to pass

@@ -26,7 +26,8 @@ from outdraft.types import TokenLogprob
 from support.tiny_models import VOCAB, tiny_target
 from support.toys import EOS, TABLE, LetterTokenizer, decode_pairs
 
-EXAMPLES = int(os.environ.get("OUTDRAFT_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("OUTDRAFT_EXAMPLES", "50"))
+TURNS = 10
 DRAFTERS = [name for name in ALL if name not in ("none", "Empty")]
 PROMPTS = [(5, 6, 7, 8, 9), (7,), (10, 11, 12, 10, 11, 12, 10, 11, 12, 13), (2, 2), (3, 1, 4, 1)]
 
@@ -256,12 +257,19 @@ def requests(draw: st.DrawFn, max_samples: int = 3) -> tuple[tuple[int, ...], di
     return draw(st.sampled_from(PROMPTS)), settings
 
 
+@pytest.mark.parametrize("turn", range(TURNS))
 @hypothesis_settings(max_examples=EXAMPLES)
 @given(data=st.data())
-def test_any_mix_of_requests_means_the_same(data: st.DataObject) -> None:
+def test_any_mix_of_requests_means_the_same(turn: int, data: st.DataObject) -> None:
+    """Each turn gives what is drawn to other drafters, with other seeds."""
+    drawn = data.draw(st.lists(requests(), min_size=1, max_size=5))
+    place = data.draw(st.integers(0, len(DRAFTERS) - 1))
     assert_same(
-        data.draw(st.sampled_from(DRAFTERS)),
-        data.draw(st.lists(requests(), min_size=1, max_size=5)),
+        DRAFTERS[(place + turn) % len(DRAFTERS)],
+        [
+            (prompt, {**settings, "seed": settings["seed"] + 100 * turn})
+            for prompt, settings in drawn
+        ],
         data.draw(st.sampled_from(["table", "table", "fp64", "fp32"])),
         max_batch=data.draw(st.integers(1, 5)),
         max_draft_nodes=data.draw(st.integers(0, 12)),

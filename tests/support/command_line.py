@@ -24,8 +24,8 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "NO_COLOR": None, "COL
 class ToyTokenizer:
     """Short words to ids and back; any text makes some prompt, and templates cut it short."""
 
-    def __init__(self, *, has_template: bool = True) -> None:
-        self.chat_template = "toy" if has_template else None
+    def __init__(self) -> None:
+        self.chat_template: str | None = "toy"
         self.read: list[str] = []
 
     def __call__(self, text: str, *, add_special_tokens: bool = True) -> dict[str, list[int]]:

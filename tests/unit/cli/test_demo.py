@@ -107,10 +107,11 @@ class Clock:
 
 
 def test_a_model_without_chat_template_goes_on_from_the_prompt(run: Run, llm: Outdraft) -> None:
-    llm.tokenizer = tokenizer = ToyTokenizer(has_template=False)
+    assert isinstance(llm.tokenizer, ToyTokenizer)
+    llm.tokenizer.chat_template = None
 
     assert run("demo", "-n", "20").exit_code == 0
-    assert set(tokenizer.read) == {"hello\n\n"}
+    assert set(llm.tokenizer.read) == {"hello\n\n"}
 
 
 def test_the_default_is_exact(run: Run, loads: list[tuple[str, dict[str, Any]]]) -> None:

@@ -326,7 +326,8 @@ def test_a_prompt_that_is_no_text_is_refused(
 
 
 def test_a_model_without_chat_template_needs_raw(run: Run, llm: Outdraft) -> None:
-    llm.tokenizer = ToyTokenizer(has_template=False)
+    assert isinstance(llm.tokenizer, ToyTokenizer)
+    llm.tokenizer.chat_template = None
 
     refused = run("generate", "hello")
     taken = run("generate", "hello", "--raw", "-n", "3")
