@@ -17,11 +17,10 @@ from outdraft.interfaces import Drafter, KVCache, TargetModel
 from outdraft.logprobs import token_logprobs, with_logprobs
 from outdraft.plan import Pricing, Unpriced
 from outdraft.prefixes import Beginning, KeptTexts, common_len
-from outdraft.sampling import choose, unless_blocked
 from outdraft.sequence import Sequence
 from outdraft.settings import EngineSettings
 from outdraft.stats import DrafterStats
-from outdraft.step import process_rows, step
+from outdraft.step import choose_tokens, process_rows, step
 from outdraft.trace import OnStep, StepRecord, StepSeconds
 from outdraft.types import Commit, DraftTree, Rows, Verdict
 from outdraft.verify import walk
@@ -251,10 +250,10 @@ class Engine:
             self._cache = reading.cache
         self._reading = None
         self._running.append(sequence)
-        scores = process_rows(logits[None], [DraftTree()], [sequence])[0]
-        drawn = choose(scores, [sequence.prompt_len], sequence.settings, sequence.seed)
-        verdict = walk(DraftTree(), unless_blocked(drawn, scores).tolist())
-        (verdict,) = with_logprobs([verdict], logits[None], scores[None], [sequence])
+        scores = process_rows(logits[None], [DraftTree()], [sequence])
+        target_ids = choose_tokens(scores, [DraftTree()], [sequence])
+        verdict = walk(DraftTree(), target_ids[0].tolist())
+        (verdict,) = with_logprobs([verdict], logits[None], scores, [sequence])
         commit = append_tokens(
             sequence,
             verdict.token_ids,
@@ -269,7 +268,7 @@ class Engine:
                 0.0, 0.0, reading.seconds, reading.seconds + time.perf_counter() - read_at
             )
             self._on_step(
-                _prompt_record(reading, scores, drawn, verdict, commit=commit, seconds=seconds)
+                _prompt_record(reading, scores, target_ids, verdict, commit=commit, seconds=seconds)
             )
 
     def _release_finished(self) -> None:
@@ -305,7 +304,7 @@ def _note_prompt(sequence: Sequence, start: int, logits: Tensor) -> None:
 def _prompt_record(
     reading: _Reading,
     scores: Tensor,
-    drawn: Tensor,
+    target_ids: Tensor,
     verdict: Verdict,
     *,
     commit: Commit,
@@ -316,8 +315,8 @@ def _prompt_record(
         batch=[reading.sequence],
         trees=[DraftTree()],
         row_lens=[reading.num_read - reading.num_reused],
-        logits=scores[None],
-        target_ids=drawn[None],
+        logits=scores,
+        target_ids=target_ids,
         verdicts=[verdict],
         commits=[commit],
         seconds=seconds,

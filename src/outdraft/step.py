@@ -14,7 +14,7 @@ from outdraft.plan import Pricing, Unpriced, make_plan
 from outdraft.sampling import at_least_fp32, choose, greedy, unless_blocked
 from outdraft.sequence import Sequence
 from outdraft.trace import OnStep, StepRecord, StepSeconds
-from outdraft.types import Commit, DraftTree, Plan
+from outdraft.types import Commit, DraftTree
 from outdraft.verify import verify
 
 
@@ -48,7 +48,7 @@ def step(
     logits = target.forward(plan.rows, cache)
     read_at = time.perf_counter()
     scores = process_rows(logits, plan.trees, batch)
-    target_ids = choose_tokens(scores, plan, batch)
+    target_ids = choose_tokens(scores, plan.trees, batch)
     if drafter.wants_logits:
         for sequence, tree, rows in zip(batch, plan.trees, logits, strict=True):
             drafter.observe_logits(sequence, tree, rows[: len(tree) + 1])
@@ -79,7 +79,7 @@ def process_rows(logits: Tensor, trees: Seq[DraftTree], batch: Seq[Sequence]) ->
     return scores
 
 
-def choose_tokens(logits: Tensor, plan: Plan, batch: Seq[Sequence]) -> Tensor:
+def choose_tokens(logits: Tensor, trees: Seq[DraftTree], batch: Seq[Sequence]) -> Tensor:
     """The token the target writes after each row, `[seqs, rows]`, by its processed logits.
 
     Greedy rows take their likeliest token; sampled rows draw with the noise of their own
@@ -87,7 +87,7 @@ def choose_tokens(logits: Tensor, plan: Plan, batch: Seq[Sequence]) -> Tensor:
     `NO_TOKEN`.
     """
     target_ids = greedy(logits)
-    for i, (sequence, tree) in enumerate(zip(batch, plan.trees, strict=True)):
+    for i, (sequence, tree) in enumerate(zip(batch, trees, strict=True)):
         rows = slice(0, 1 + len(tree))
         if not sequence.settings.is_greedy:
             next_position = sequence.root_position + 1

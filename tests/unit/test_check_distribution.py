@@ -19,7 +19,7 @@ from outdraft.errors import ModelError, SettingsError
 from outdraft.interfaces import TargetModel
 from outdraft.models.table import TableTarget
 from outdraft.sequence import Sequence
-from outdraft.types import Plan, Rows
+from outdraft.types import DraftTree, Rows
 from support.checks import Reworked, make_llm
 from support.tiny_models import tiny_target
 
@@ -119,9 +119,9 @@ def test_a_draft_that_is_taken_too_often_is_found_in_drafted_runs_alone(
 ) -> None:
     choose_tokens = outdraft.step.choose_tokens
 
-    def biased(logits: Tensor, plan: Plan, batch: Seq[Sequence]) -> Tensor:
-        target_ids = choose_tokens(logits, plan, batch)
-        for i, tree in enumerate(plan.trees):
+    def biased(logits: Tensor, trees: Seq[DraftTree], batch: Seq[Sequence]) -> Tensor:
+        target_ids = choose_tokens(logits, trees, batch)
+        for i, tree in enumerate(trees):
             if len(tree) > 0 and i % 4 == 0:
                 target_ids[i, 0] = tree.token_ids[0]
         return target_ids

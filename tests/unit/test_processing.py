@@ -81,7 +81,7 @@ def test_the_processed_logits_are_those_that_count() -> None:
     logits[..., 1] = 9.0
     logits[..., 3] = 1.0
     scores = process_rows(logits, plan.trees, [sequence])
-    assert choose_tokens(scores, plan, [sequence]).tolist() == [[3] * 5]
+    assert choose_tokens(scores, plan.trees, [sequence]).tolist() == [[3] * 5]
 
 
 def test_processors_work_in_their_order() -> None:

@@ -26,7 +26,7 @@ def logits_for(*shape: int) -> Tensor:
 
 def choose(trees: Seq[DraftTree], batch: Seq[Sequence], logits: Tensor) -> list[list[int]]:
     plan = make_plan(trees, batch, 99, vocab_size=VOCAB, device=CPU)
-    chosen = choose_tokens(logits, plan, batch).tolist()
+    chosen = choose_tokens(logits, plan.trees, batch).tolist()
     return [row[: 1 + len(tree)] for row, tree in zip(chosen, trees, strict=True)]
 
 
