@@ -757,9 +757,9 @@ void attention_share(Shares& shares, const Layer& layer, const float* q, const S
                      int64_t rows, int64_t context, float* mixed) {
   const int64_t dim = layer.head_dim, group = layer.heads / layer.kv_heads;
   const int64_t of_head = rows * group, all = seqs * layer.kv_heads * of_head;
-  const int64_t fair = (all + 2 * omp_get_num_threads() - 1) / (2 * omp_get_num_threads());
-  const int64_t units = (of_head + std::min<int64_t>(kReaders, fair) - 1) /
-                        std::min<int64_t>(kReaders, fair);
+  const int64_t parts = 2 * omp_get_num_threads();
+  const int64_t most = std::min<int64_t>(kReaders, (all + parts - 1) / parts);
+  const int64_t units = (of_head + most - 1) / most;
   const int64_t size = (of_head + units - 1) / units;
   std::vector<float> scores(kReaders * (context + kChunk));
   std::vector<Reader> readers(kReaders);
