@@ -6,7 +6,6 @@ import itertools
 import threading
 from collections.abc import Sequence as Seq
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Self, overload
 
 from outdraft.aio import AsyncRequests, Pieces
@@ -206,12 +205,7 @@ class Outdraft:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.aclose()
 
     def _async_requests(self) -> AsyncRequests:

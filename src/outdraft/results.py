@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence as Seq
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Self
 
 from outdraft.engine import Engine
@@ -137,12 +136,7 @@ class Stream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.cancel()
 
 

@@ -51,20 +51,8 @@ def chat(
         int,
         typer.Option("--max-new-tokens", "-n", metavar="N", help="Tokens of an answer at most."),
     ] = common.DEFAULT_MAX_NEW_TOKENS,
-    temperature: Annotated[
-        float,
-        typer.Option(
-            metavar="T",
-            help="0 takes the likeliest token each time; above 0 it is drawn, more freely the "
-            "higher.",
-        ),
-    ] = common.DEFAULT_TEMPERATURE,
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X", help="Draw from the likeliest tokens that together have probability X."
-        ),
-    ] = None,
+    temperature: common.TemperatureOption = common.DEFAULT_TEMPERATURE,
+    top_p: common.TopPOption = None,
     seed: Annotated[
         int | None,
         typer.Option(metavar="S", help="The same seed draws the same answers. Fresh if unset."),

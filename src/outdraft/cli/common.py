@@ -64,6 +64,19 @@ ModelOption = Annotated[
         help="A hub id, a local folder, a .gguf file, or an alias from [bold]outdraft models[/].",
     ),
 ]
+TemperatureOption = Annotated[
+    float,
+    typer.Option(
+        metavar="T",
+        help="0 takes the likeliest token each time; above 0 it is drawn, more freely the higher.",
+    ),
+]
+TopPOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X", help="Draw from the likeliest tokens that together have probability X."
+    ),
+]
 DtypeOption = Annotated[
     str,
     typer.Option(

@@ -56,23 +56,11 @@ def generate(
         int,
         typer.Option("--max-new-tokens", "-n", metavar="N", help="Tokens to write at most."),
     ] = common.DEFAULT_MAX_NEW_TOKENS,
-    temperature: Annotated[
-        float,
-        typer.Option(
-            metavar="T",
-            help="0 takes the likeliest token each time; above 0 it is drawn, more freely the "
-            "higher.",
-        ),
-    ] = common.DEFAULT_TEMPERATURE,
+    temperature: common.TemperatureOption = common.DEFAULT_TEMPERATURE,
     top_k: Annotated[
         int | None, typer.Option(metavar="K", help="Draw from the K likeliest tokens.")
     ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X", help="Draw from the likeliest tokens that together have probability X."
-        ),
-    ] = None,
+    top_p: common.TopPOption = None,
     min_p: Annotated[
         float | None,
         typer.Option(metavar="X", help="Draw from tokens at least X times as likely as the first."),
