@@ -12,13 +12,15 @@ def measured() -> CostModel:
     return CostModel([1, 4, 8], [1.0, 1.2, 1.5])
 
 
-def run(check: PlainCheck, costs: CostModel, seconds: float, size: PassSize = WIDE) -> int:
-    """Steps of one size until a check is wanted, a hundred at most."""
-    for step in range(100):
+def run(
+    check: PlainCheck, costs: CostModel, seconds: float, size: PassSize = WIDE, most: int = 100
+) -> int:
+    """Steps of one size until a check is wanted, so many at most."""
+    for step in range(most):
         if check.is_running:
             return step
         check.observe(costs, size, seconds)
-    return 100
+    return most
 
 
 def test_as_long_as_all_goes_as_expected_nothing_is_checked() -> None:
@@ -43,7 +45,23 @@ def test_checks_are_rare() -> None:
     run(check, costs, 2.4)
     for _ in range(3):
         check.observe(costs, PLAIN, 2.0)
-    assert run(check, costs, 6.0) == 64
+    assert run(check, costs, 6.0, most=200) == 128
+
+
+def test_checks_that_find_nothing_become_rarer_and_one_that_does_makes_them_frequent() -> None:
+    costs, check = measured(), PlainCheck()
+    gaps = []
+    for i in range(7):
+        factor = 1.0 if i % 2 else 1.6  # of the whole machine, so that a check finds nothing
+        gaps.append(run(check, costs, 1.2 * factor, most=2000))
+        for _ in range(3):
+            check.observe(costs, PLAIN, factor)
+    assert gaps[0] < 10
+    assert gaps[1:] == [128, 256, 512, 1024, 1024, 1024]
+    assert run(check, costs, 1.2 * 4.0, most=2000) == 1024
+    for _ in range(3):
+        check.observe(costs, PLAIN, 1.6)  # the rows alone became dear
+    assert run(check, costs, 1.2) == 64
 
 
 def test_where_plain_passes_are_run_anyway_none_is_needed() -> None:
