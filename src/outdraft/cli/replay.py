@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from outdraft.cli import common
-from outdraft.errors import DrafterError
+from outdraft.errors import DrafterError, ModelError
 
 if TYPE_CHECKING:
     from outdraft.plan.cost_file import KeptCosts
@@ -153,7 +153,8 @@ def _read(path: Path, model: str | None, *, is_raw: bool) -> tuple[Log, Tokenize
     from outdraft.replay import is_bench_log, read_bench_log, read_log
 
     if is_bench_log(path):
-        return read_bench_log(path), None if model is None else load_tokenizer(model)
+        run = read_bench_log(path)
+        return run, _tokenizer_of_run(model or run.model, is_needed=model is not None)
     tokenizer = load_tokenizer(model or common.DEFAULT_MODEL)
     log = read_log(
         path,
@@ -163,6 +164,18 @@ def _read(path: Path, model: str | None, *, is_raw: bool) -> tuple[Log, Tokenize
         is_raw=is_raw,
     )
     return log, tokenizer
+
+
+def _tokenizer_of_run(model: str | None, *, is_needed: bool) -> Tokenizer | None:
+    """Of the model that a run was made with, if it is still there; few drafters ask for it."""
+    from outdraft.models.load import load_tokenizer
+
+    try:
+        return None if model is None else load_tokenizer(model)
+    except ModelError:
+        if is_needed:
+            raise
+        return None
 
 
 def _show(predictions: Seq[Prediction]) -> None:
