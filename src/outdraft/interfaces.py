@@ -44,8 +44,10 @@ class Drafter(ABC):
     def observe_logits(self, sequence: Sequence, tree: DraftTree, logits: Tensor) -> None:
         """Takes note of all the target said in a step, of rejected guesses too.
 
-        Called before the step is committed: `sequence` still ends with the root. Row 0 of `logits`,
-        `[rows, vocab]`, is what the target says after the root, row `i + 1` after node `i`.
+        Called for steps in which it was asked, and for some of those in which it was left out.
+        Called before the step is committed: `sequence` still ends with the root. Row 0 of
+        `logits`, `[rows, vocab]`, is what the target says after the root, row `i + 1` after node
+        `i`.
         """
         del sequence, tree, logits
 

@@ -49,9 +49,7 @@ def step(
     read_at = time.perf_counter()
     scores = process_rows(logits, plan.trees, batch)
     target_ids = choose_tokens(scores, plan.trees, batch)
-    if drafter.wants_logits:
-        for sequence, tree, rows in zip(batch, plan.trees, logits, strict=True):
-            drafter.observe_logits(sequence, tree, rows[: len(tree) + 1])
+    pricing.show(drafter, offer, plan, batch, logits)
     verdicts = with_logprobs(verify(plan, target_ids), logits, scores, batch)
     commits = commit(verdicts, plan, batch, cache, drafter, told=told)
     pricing.learn(offer, plan, batch, commits, time.perf_counter() - drafted_at)

@@ -185,10 +185,12 @@ class _Watched(Drafter):
         self._vocab_size = vocab_size
         self._asks_every = asks_every
         self._num_steps = 0
+        self._left_out: set[int] = set()  # request ids
 
     def propose(self, batch: Seq[Sequence], budget: Budget) -> list[DraftTree]:
         self._num_steps += 1
         asked = [i for i in range(len(batch)) if (self._num_steps + i) % self._asks_every == 0]
+        self._left_out = {batch[i].request_id for i in set(range(len(batch))) - set(asked)}
         trees = [DraftTree(drafter=self.name)] * len(batch)
         if asked:
             depths = tuple(budget.max_depths[i] for i in asked)
@@ -208,6 +210,8 @@ class _Watched(Drafter):
             self._drafter.observe(sequence, commit)
 
     def observe_logits(self, sequence: Sequence, tree: DraftTree, logits: Tensor) -> None:
+        if sequence.request_id in self._left_out and self._num_steps % 2:
+            return  # who is left out does not hear of all steps
         with _untouched(f"drafter {self.name!r}: observe_logits", [sequence]):
             self._drafter.observe_logits(sequence, tree, logits)
 

@@ -16,6 +16,8 @@ _USUAL_SHARE = 0.02
 _LONGEST_GAP = 512
 # Steps that are left out at least, however much the text changes.
 _MIN_GAP = 2
+# Of the steps in which it is left out, it hears what the target said in one of so many.
+_LISTEN_EVERY = 4
 # How much the last proposal weighs in the running means.
 _WEIGHT = 0.25
 
@@ -50,6 +52,11 @@ class Gate:
         """Whether it asked in the step before."""
         return not self.is_new and self._num_skipped == 0
 
+    @property
+    def listens(self) -> bool:
+        """Whether it hears what the target said, though it was not asked in this step."""
+        return self._num_skipped % _LISTEN_EVERY == 0
+
     def wants(self, is_break: bool = False) -> bool:
         """Whether to ask in this step; counts the step.
 
@@ -69,7 +76,7 @@ class Gate:
         Args:
             gain: seconds of plain decoding that its guesses, as far as they were read, are
                 expected to save.
-            seconds: that it took to make them.
+            seconds: that it took to make them, and to listen to the target.
             plain_seconds: of a step of plain decoding.
         """
         self.is_new = False

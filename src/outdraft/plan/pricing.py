@@ -20,6 +20,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence as Seq
 from dataclasses import dataclass, field, replace
 
+from torch import Tensor
+
 from outdraft.errors import DrafterError
 from outdraft.interfaces import Drafter
 from outdraft.plan.blend import Blend, blend
@@ -38,6 +40,9 @@ from outdraft.types import Budget, Commit, DraftTree, Plan
 class Pricing(ABC):
     """How much is drafted."""
 
+    def __init__(self) -> None:
+        self._show_seconds: dict[str, float] = {}  # of this step, what drafters took to listen
+
     def ask(self, drafter: Drafter, batch: Seq[Sequence], max_nodes: int) -> Offer:
         """The guesses of a drafter, or of all its parts, and how many of them to read."""
         drafts = tuple(self._ask_one(part, batch, max_nodes) for part in drafter.parts)
@@ -51,6 +56,24 @@ class Pricing(ABC):
             )
             drafts += (Draft(FORCED, tuple(trees), time.perf_counter() - started_at),)
         return Offer(drafts, tuple(blends), self._width(drafts, blends, batch, max_nodes))
+
+    def show(
+        self, drafter: Drafter, offer: Offer, plan: Plan, batch: Seq[Sequence], logits: Tensor
+    ) -> None:
+        """Lets those drafters that want it hear what the target said, if they are asked at all.
+
+        Args:
+            logits: `[seqs, rows, vocab]`.
+        """
+        self._show_seconds.clear()
+        for part, draft in zip(drafter.parts, offer.drafts, strict=False):
+            if not part.wants_logits:
+                continue
+            started_at = time.perf_counter()
+            for i, (sequence, tree) in enumerate(zip(batch, plan.trees, strict=True)):
+                if draft.trees[i] is not None or self._listens(part.name, sequence):
+                    part.observe_logits(sequence, tree, logits[i, : len(tree) + 1])
+            self._show_seconds[part.name] = time.perf_counter() - started_at
 
     def learn(
         self, offer: Offer, plan: Plan, batch: Seq[Sequence], commits: Seq[Commit], seconds: float
@@ -105,6 +128,10 @@ class Pricing(ABC):
         """Whether a drafter is asked about a sequence in this step."""
 
     @abstractmethod
+    def _listens(self, drafter: str, sequence: Sequence) -> bool:
+        """Whether a drafter that was not asked about a sequence hears what the target said."""
+
+    @abstractmethod
     def _blend(self, trees: list[DraftTree], sequence: Sequence) -> Blend:
         """Merges the drafts for one sequence."""
 
@@ -125,6 +152,10 @@ class Unpriced(Pricing):
     """Everybody is asked, and as many guesses are read as may be."""
 
     def _wants(self, drafter: str, sequence: Sequence) -> bool:
+        del drafter, sequence
+        return True
+
+    def _listens(self, drafter: str, sequence: Sequence) -> bool:
         del drafter, sequence
         return True
 
@@ -194,6 +225,7 @@ class Priced(Pricing):
         *,
         is_break: Callable[[int], bool] = lambda _: False,
     ) -> None:
+        super().__init__()
         self.costs = costs
         self.calibrator = calibrator or Calibrator()
         self._is_break = is_break
@@ -206,6 +238,9 @@ class Priced(Pricing):
 
     def _wants(self, drafter: str, sequence: Sequence) -> bool:
         return self._gate(drafter, sequence).wants(self._request(sequence).is_break)
+
+    def _listens(self, drafter: str, sequence: Sequence) -> bool:
+        return self._gate(drafter, sequence).listens
 
     def _min_level_tokens(self, drafter: str, asked: Seq[Sequence]) -> float:
         """The rate of tokens now, times what a level takes and the row that reads it.
@@ -284,8 +319,9 @@ class Priced(Pricing):
                     request = self._request(sequence)
                     request.note(draft.drafter, expected, accepted)
                     gain *= request.kept(draft.drafter)
-                num_asked = sum(other is not None for other in draft.trees)
-                gate, own_seconds = self._gate(draft.drafter, sequence), draft.seconds / num_asked
+                seconds_of_all = draft.seconds + self._show_seconds.get(draft.drafter, 0.0)
+                own_seconds = seconds_of_all / sum(other is not None for other in draft.trees)
+                gate = self._gate(draft.drafter, sequence)
                 if gate.is_new:  # it read the whole prompt, which says little of the next proposals
                     own_seconds = min(own_seconds, plain_seconds)
                 gate.observe(gain, own_seconds, plain_seconds)

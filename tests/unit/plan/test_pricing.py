@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from contract.adversaries import AlwaysRight, AlwaysWrong, PlainTexts
 from outdraft import step as step_module
@@ -469,6 +470,57 @@ def test_one_drafter_may_be_asked_while_another_waits() -> None:
     close(pricing, "one", sequence)
     offer = pricing.ask(Several([Says("one", 1), Says("other", 2)]), [sequence], 15)
     assert offer.trees[0].token_ids == (2,)
+
+
+class Listens(Says):
+    """Notes of which requests it heard what the target said; on a clock, that takes a while."""
+
+    wants_logits = True
+
+    def __init__(self, name: str, *token_ids: int, clock: Clock | None = None) -> None:
+        super().__init__(name, *token_ids)
+        self.heard: list[int] = []
+        self._clock = clock
+
+    def observe_logits(self, sequence: Sequence, tree: DraftTree, logits: Tensor) -> None:
+        assert len(logits) == 1 + len(tree)
+        self.heard.append(sequence.request_id)
+        if self._clock is not None:
+            self._clock.now += 100.0
+
+
+def test_who_is_left_out_hears_of_every_fourth_step() -> None:
+    drafter, sequence = Listens("one", EOS), endless()
+    asked = asked_in(Priced(steep()), drafter, sequence)  # no guess ever pays
+    skipped = sequence.stats.steps - len(asked)
+    assert len(asked) < skipped
+    assert len(asked) + skipped // 8 < len(drafter.heard) <= len(asked) + skipped // 4
+    drafter, sequence = Listens("one", EOS), endless()
+    asked_in(Unpriced(), drafter, sequence)
+    assert len(drafter.heard) == sequence.stats.steps
+
+
+class AttentiveRight(AlwaysRight):
+    """Knows all, and takes its time to listen."""
+
+    wants_logits = True
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        super().__init__(TEXTS, TARGET.vocab_size, EOS)
+        self._clock = clock
+        self._seconds = seconds
+
+    def observe_logits(self, sequence: Sequence, tree: DraftTree, logits: Tensor) -> None:
+        self._clock.now += self._seconds
+
+
+@pytest.mark.parametrize(("seconds", "pays"), [(2.0, True), (100.0, False)])
+def test_the_time_it_takes_to_listen_is_the_drafters_own(
+    clock: Clock, seconds: float, pays: bool
+) -> None:
+    sequence = endless()
+    asked = asked_in(Priced(cheap_up_to(5)), AttentiveRight(clock, seconds), sequence)
+    assert (asked == list(range(sequence.stats.steps))) == pays
 
 
 # --- what is learnt -------------------------------------------------------------------------------
