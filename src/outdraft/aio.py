@@ -160,7 +160,7 @@ class AsyncRequests:
     def _end(self, request: Request) -> None:
         waiter = self._waiters.pop(request.request_id, None)
         if waiter is not None:
-            waiter.tell(None)
+            waiter.tell(request.error)
 
     def _end_all(self, error: BaseException) -> None:
         """Everybody hears of an error of the engine: who caused it cannot be known."""

@@ -148,7 +148,10 @@ class Turn:
 
     def _step(self) -> list[tuple[Request, Piece]]:
         try:
-            return self._session.step()
+            pieces = self._session.step()
+            if self._request.error is not None:
+                raise self._request.error
+            return pieces
         except Exception:
             self._is_open = False
             self._session.cancel(self._request)

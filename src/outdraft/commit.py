@@ -64,15 +64,17 @@ def append_tokens(
 ) -> Commit:
     """Adds tokens one by one through the stop rules; nothing behind the first stop is kept.
 
+    Nothing at all is kept for a request that a processor's error has ended in this step.
+
     Args:
         logprobs: of the tokens; none where the request does not want them.
         is_blocked: nothing is allowed behind the tokens.
     """
     pieces = []
     for token_id in token_ids:
-        pieces.append(sequence.append(token_id))
         if sequence.finish_reason is not None:
             break
+        pieces.append(sequence.append(token_id))
     num_kept = len(pieces)
     if is_blocked and sequence.finish_reason is None:
         pieces.append(sequence.block())

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ class _Reading:
     """A prompt on its way into a cache of its own, `num_read` tokens of it so far.
 
     Args:
+        logits: after the last token read, `[1, vocab]`.
         seconds: that its passes took.
     """
 
@@ -40,6 +41,7 @@ class _Reading:
     cache: KVCache
     num_read: int
     num_reused: int
+    logits: Tensor | None = None
     seconds: float = 0.0
 
     @property
@@ -98,7 +100,8 @@ class Engine:
         """Queues a request.
 
         Raises:
-            SettingsError: its prompt is empty or leaves no room for a single new token.
+            SettingsError: its prompt is empty or leaves no room for a single new token, or it asks
+                for more than `max_cached_tokens`.
         """
         self.check(sequence)
         self._waiting.append(sequence)
@@ -116,6 +119,13 @@ class Engine:
                 f"the prompt has {sequence.prompt_len} tokens and the target reads "
                 f"{self._target.max_context}; shorten the prompt by at least "
                 f"{sequence.prompt_len - self._target.max_context + 1}"
+            )
+        room = self._settings.max_cached_tokens
+        if room is not None and sequence.max_len > room:
+            raise SettingsError(
+                f"a prompt of {sequence.prompt_len} tokens and up to "
+                f"{sequence.max_len - sequence.prompt_len} new ones do not fit into "
+                f"max_cached_tokens={room}; ask for less, or raise it in EngineSettings"
             )
 
     @torch.inference_mode()
@@ -176,26 +186,38 @@ class Engine:
         passes: a piece that is not affordable any more is left to the next step as a whole.
         """
         affordable = self._settings.prompt_chunk
-        while reading := self._reading or self._open_next():
+        read: _Reading | None = None
+        while reading := self._reading or self._open_next(read):
             num_tokens = min(len(reading.unread), self._settings.prompt_chunk)
             if num_tokens > affordable:
                 return
             affordable -= num_tokens
             try:
-                logits = self._read(reading, num_tokens)
+                if num_tokens:
+                    self._read(reading, num_tokens)
+                    read = reading
                 if not reading.unread:
-                    self._admit(reading, logits)
+                    self._admit(reading)
             except BaseException:
                 self.cancel(reading.sequence)  # a prompt half read is dropped
                 raise
             finally:
                 self._release_finished()
 
-    def _open_next(self) -> _Reading | None:
-        """Begins with the next prompt, if there is a place for it."""
-        if not self._waiting or len(self._running) >= self._settings.max_batch:
+    def _open_next(self, before: _Reading | None) -> _Reading | None:
+        """Begins with the next prompt, if there is a place for it.
+
+        Args:
+            before: the last prompt that was read; if the next is the same, such as that of a
+                further sample, it is not read again.
+        """
+        if not self._waiting or not self._has_room(self._waiting[0]):
             return None
         sequence = self._waiting.popleft()
+        if before is not None and _is_alike(sequence, before):
+            known_len = sequence.stats.reused_prompt_tokens = before.num_read
+            self._reading = replace(before, sequence=sequence, num_reused=known_len, seconds=0.0)
+            return self._reading
         cache = self._target.new_cache()
         known = self._longest_known(sequence)
         if known is None:
@@ -205,6 +227,15 @@ class Engine:
         num_reused = sequence.stats.reused_prompt_tokens = known.length if known else 0
         self._reading = _Reading(sequence, cache, num_reused, num_reused)
         return self._reading
+
+    def _has_room(self, sequence: Sequence) -> bool:
+        """Whether it may run beside those that do."""
+        num_seqs = len(self._running) + 1
+        if num_seqs > self._settings.max_batch:
+            return False
+        room = self._settings.max_cached_tokens
+        longest = max(each.max_len for each in (sequence, *self._running))
+        return room is None or num_seqs * longest <= room
 
     def _longest_known(self, sequence: Sequence) -> Beginning | None:
         """The longest beginning of a prompt that is held somewhere; its last token is to be read.
@@ -224,8 +255,8 @@ class Engine:
             known.append(kept)
         return max(known, key=lambda each: each.length, default=None)
 
-    def _read(self, reading: _Reading, num_tokens: int) -> Tensor:
-        """Reads some tokens of a prompt; returns the logits after the last, `[1, vocab]`."""
+    def _read(self, reading: _Reading, num_tokens: int) -> None:
+        """Reads some tokens of a prompt."""
         sequence, start = reading.sequence, reading.num_read
         started_at = time.perf_counter()
         rows = Rows.chain(sequence.ids[start : start + num_tokens], start, self._target.device)
@@ -239,10 +270,11 @@ class Engine:
         reading.seconds += time.perf_counter() - started_at
         if self._on_prompt is not None:
             self._on_prompt(reading.num_read, sequence.prompt_len)
-        return logits[-1:]
+        reading.logits = logits[-1:]
 
-    def _admit(self, reading: _Reading, logits: Tensor) -> None:
+    def _admit(self, reading: _Reading) -> None:
         """Commits the token that follows a prompt, which runs with the others from then on."""
+        assert reading.logits is not None  # all of the prompt was read
         sequence, read_at = reading.sequence, time.perf_counter()
         if self._running:
             self._cache.add_from(reading.cache, 0, reading.num_read)
@@ -250,10 +282,10 @@ class Engine:
             self._cache = reading.cache
         self._reading = None
         self._running.append(sequence)
-        scores = process_rows(logits[None], [DraftTree()], [sequence])
+        scores = process_rows(reading.logits[None], [DraftTree()], [sequence])
         target_ids = choose_tokens(scores, [DraftTree()], [sequence])
         verdict = walk(DraftTree(), target_ids[0].tolist())
-        (verdict,) = with_logprobs([verdict], logits[None], scores, [sequence])
+        (verdict,) = with_logprobs([verdict], reading.logits[None], scores, [sequence])
         commit = append_tokens(
             sequence,
             verdict.token_ids,
@@ -290,6 +322,13 @@ class Engine:
         last = self._running.pop()
         if seq_idx < len(self._running):
             self._running[seq_idx] = last
+
+
+def _is_alike(sequence: Sequence, read: _Reading) -> bool:
+    """Whether its prompt is the one that was read, of which everything is still there."""
+    is_there = read.sequence.finish_reason is None  # else its cache is gone
+    wants_more = sequence.settings.prompt_logprobs
+    return is_there and not wants_more and sequence.ids == read.sequence.ids[: read.num_read]
 
 
 def _note_prompt(sequence: Sequence, start: int, logits: Tensor) -> None:

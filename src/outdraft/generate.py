@@ -68,7 +68,7 @@ class Outdraft:
         self._eos_ids = frozenset(eos_ids)
         self._drafters: dict[str, Drafter] = {}
         self._sequences = SequenceMaker(target, tokenizer, eos_ids=self._eos_ids)
-        self._asynchronous: AsyncRequests | None = None
+        self._asynchronous: dict[int, AsyncRequests] = {}  # by the id() of the drafters they use
         self._turn = threading.RLock()  # one thread at a time has the target and the drafters
         self.drafter(drafter)  # an unknown name is refused here and not at the first request
 
@@ -174,33 +174,39 @@ class Outdraft:
             raise SettingsError(f"{self.name} has no chat template; use generate with text instead")
         return Chat(self.session(drafter=drafter), system=system, settings=settings)
 
-    async def agenerate(self, prompt: Prompt, **settings: Any) -> Result:
+    async def agenerate(
+        self, prompt: Prompt, *, drafter: str | Drafter | None = None, **settings: Any
+    ) -> Result:
         """Answers one prompt from a coroutine; all that wait share passes of the target.
 
         Steps run in a worker thread. Cancelling the wait cancels the request, and the others do
-        not notice. The drafter is the default one.
+        not notice.
 
         Args:
+            drafter: as for `generate`; requests share passes with those of the same drafter.
             settings: see `GenerationSettings`.
 
         Raises:
             SettingsError: as for `generate`.
             QueueFullError: as many requests wait already as may, see `EngineSettings`.
         """
-        return await self._async_requests().generate(prompt, settings)
+        return await self._async_requests(drafter).generate(prompt, settings)
 
-    def astream(self, prompt: Prompt, **settings: Any) -> Pieces:
+    def astream(
+        self, prompt: Prompt, *, drafter: str | Drafter | None = None, **settings: Any
+    ) -> Pieces:
         """Answers one prompt piece by piece; otherwise as `agenerate`."""
-        return self._async_requests().stream(prompt, settings)
+        return self._async_requests(drafter).stream(prompt, settings)
 
     async def aclose(self) -> None:
-        """Cancels what `agenerate` and `astream` have running and ends their thread.
+        """Cancels what `agenerate` and `astream` have running and ends their threads.
 
         They may be called again afterwards.
         """
-        requests, self._asynchronous = self._asynchronous, None
-        if requests is not None and requests.is_of_this_loop():
-            await requests.aclose()
+        while self._asynchronous:
+            _, requests = self._asynchronous.popitem()
+            if requests.is_of_this_loop():
+                await requests.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -208,13 +214,16 @@ class Outdraft:
     async def __aexit__(self, *_error: object) -> None:
         await self.aclose()
 
-    def _async_requests(self) -> AsyncRequests:
-        requests = self._asynchronous
+    def _async_requests(self, choice: str | Drafter | None) -> AsyncRequests:
+        drafter = self.drafter(choice)
+        requests = self._asynchronous.get(id(drafter))
         if requests is not None and not requests.is_of_this_loop():
             requests.shut_down()
             requests = None
         if requests is None:
-            requests = self._asynchronous = AsyncRequests(self.session())
+            requests = self._asynchronous[id(drafter)] = AsyncRequests(
+                self.session(drafter=drafter)
+            )
         return requests
 
     def with_engine(self, *, pricing: Pricing | None = None, **settings: Any) -> Outdraft:
@@ -307,6 +316,8 @@ class Outdraft:
         try:
             while not engine.is_idle:
                 engine.step()
+                for sequence in sequences:
+                    sequence.raise_error()
         finally:
             for sequence in sequences:
                 engine.cancel(sequence)

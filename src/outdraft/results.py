@@ -105,6 +105,7 @@ class Stream:
     def __next__(self) -> Piece:
         while self._sequence.finish_reason is None:
             for commit in self._step():  # none while a long prompt is being read
+                self._sequence.raise_error()
                 return piece_of(commit)
         raise StopIteration
 
@@ -125,6 +126,7 @@ class Stream:
 
         Raises:
             SettingsError: it has not ended yet.
+            Exception: the one that ended it.
         """
         if self._sequence.finish_reason is None:
             raise SettingsError("the stream has not ended; read it to the end or cancel() it first")
@@ -141,8 +143,9 @@ class Stream:
 
 
 def result_of(sequence: Sequence, drafter: str) -> Result:
-    """The answer of a request that has ended."""
+    """The answer of a request that has ended, or the error that ended it, raised."""
     assert sequence.finish_reason is not None  # callers wait for the end
+    sequence.raise_error()
     return Result(
         text=sequence.text,
         token_ids=tuple(sequence.new_ids),

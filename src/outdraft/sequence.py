@@ -62,9 +62,10 @@ class Sequence:
         self.logprobs: list[TokenLogprob] = []  # of the new tokens, where they are wanted
         self.prompt_logprobs: list[TokenLogprob | None] = []  # likewise; the first token has none
         self.finish_reason: FinishReason | None = None
+        self.error: Exception | None = None  # that ended it
         self.stats = Stats(drafting_off_reason=drafting_off_reason)
         self._end_ids = (frozenset() if settings.ignore_eos else eos_ids) | set(settings.stop_ids)
-        self._max_len = min(self.prompt_len + settings.max_new_tokens, max_context)
+        self.max_len = min(self.prompt_len + settings.max_new_tokens, max_context)
         self._detokenizer = Detokenizer(decode)
         self._stop_strings = StopStrings(settings.stop, keeps=settings.include_stop)
         self._started_at = time.perf_counter()
@@ -85,7 +86,7 @@ class Sequence:
     @property
     def remaining(self) -> int:
         """Tokens that may still be committed before a length ends the request."""
-        return self._max_len - len(self.ids)
+        return self.max_len - len(self.ids)
 
     @property
     def max_draft_depth(self) -> int:
@@ -95,20 +96,33 @@ class Sequence:
     def process(self, tree: DraftTree, logits: Tensor) -> Tensor:
         """What the target's logits `[1 + nodes, vocab]` become for this request; once per pass.
 
+        An error of a processor ends this request alone, and its logits do not matter any more.
+
         Args:
             logits: fp32 or fp64; may be changed in place.
         """
-        for processor in self.processors:
-            logits = processor.process(self.ids, tree, logits)
+        try:
+            for processor in self.processors:
+                logits = processor.process(self.ids, tree, logits)
+        except Exception as error:  # noqa: BLE001  # whatever a user's code may raise
+            self._fail(error)
         return logits
 
     def append(self, token_id: int) -> str:
         """Commits one token; returns the text it makes visible and may set `finish_reason`.
 
         A stop at or before the length limit beats the limit. The user's own callables are asked
-        about every token and all text shown by then, whatever else ends the request there.
+        about every token and all text shown by then, whatever else ends the request there. An
+        error of one of them, or of a processor, ends this request alone.
         """
         self.ids.append(token_id)
+        try:
+            return self._take_in(token_id)
+        except Exception as error:  # noqa: BLE001  # whatever a user's code may raise
+            self._fail(error)
+            return ""
+
+    def _take_in(self, token_id: int) -> str:
         for processor in self.processors:
             processor.advance(token_id)
         if token_id in self._end_ids:
@@ -129,6 +143,16 @@ class Sequence:
     def block(self) -> str:
         """Ends the request where nothing is allowed; returns the text that was still held back."""
         return self._show(self._detokenizer.flush(), finish="blocked")
+
+    def raise_error(self) -> None:
+        """Raises the error that ended the request, if one did."""
+        if self.error is not None:
+            raise self.error
+
+    def _fail(self, error: Exception) -> None:
+        self.error = error
+        self.finish_reason = "error"
+        self._keep_time()
 
     @property
     def _is_long_enough(self) -> bool:

@@ -52,11 +52,17 @@ class Request:
         return self._sequence.finish_reason is not None
 
     @property
+    def error(self) -> Exception | None:
+        """What ended it, if that was an error in what it brought along, such as a processor."""
+        return self._sequence.error
+
+    @property
     def result(self) -> Result:
         """The whole answer.
 
         Raises:
             SettingsError: it has not ended yet.
+            Exception: its own `error`.
         """
         if not self.is_done:
             raise SettingsError(
@@ -174,9 +180,11 @@ class Session:
     def step(self) -> list[tuple[Request, Piece]]:
         """Moves every running request on; returns what was added to each.
 
-        There is nothing to return while nobody decodes and a long prompt is being read. After an
-        error the requests stand where they stood, but for one whose own prompt could not be read,
-        which is cancelled; what the failed step had added is returned by the next.
+        There is nothing to return while nobody decodes and a long prompt is being read. A request
+        whose own processor or stop rule fails ends with that `error`, and the others do not notice.
+        After an error of the engine, which is raised here, the requests stand where they stood, but
+        for one whose prompt could not be read, which is cancelled; what the failed step had added
+        is returned by the next.
         """
         pieces = []
         for commit in self._engine.step():

@@ -252,6 +252,9 @@ class EngineSettings(_Settings):
             as there are.
         prompt_chunk: prompt rows read in one pass, and in one step while others decode.
         max_waiting: requests that a session lets wait for a place; further ones are refused.
+        max_cached_tokens: room for those that run: their number times the tokens that the longest
+            may reach, prompt included, since all get room alike. A request waits until it fits, and
+            one that never would is refused; `None` leaves the bound to `max_batch` and the model.
         max_kept_tokens: of ended requests that a session or a chat keeps, so that prompts which
             begin like them need not be read again; 0 keeps none.
     """
@@ -261,4 +264,5 @@ class EngineSettings(_Settings):
     adaptive: bool = True
     prompt_chunk: int = Field(default=512, ge=1)
     max_waiting: int = Field(default=1024, ge=0)
+    max_cached_tokens: int | None = Field(default=None, ge=2)
     max_kept_tokens: int = Field(default=8192, ge=0)

@@ -25,9 +25,10 @@ Origin = Literal["drafted", "corrected", "bonus", "plain"]
 """Where a committed token came from: an accepted guess, the target's token in place of a wrong
 guess, the extra token after a fully accepted path, or a step in which nothing was drafted."""
 
-FinishReason = Literal["stop", "length", "cancelled", "blocked"]
-"""Why a request ended: an end token, a stop string or rule, a length, the user's wish, or settings
-that together ruled out every token, such as a ban on all that a grammar allows."""
+FinishReason = Literal["stop", "length", "cancelled", "blocked", "error"]
+"""Why a request ended: an end token, a stop string or rule, a length, the user's wish, settings
+that together ruled out every token, such as a ban on all that a grammar allows, or an error in what
+it brought along, such as a processor of its own."""
 
 NO_TOKEN = -1
 """What the target writes where nothing is allowed."""

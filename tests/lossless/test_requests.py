@@ -19,16 +19,19 @@ from torch import Tensor
 from contract.drafters import ALL
 from outdraft.generate import Outdraft
 from outdraft.interfaces import TargetModel
+from outdraft.models.byte_tokenizer import byte_tokenizer
 from outdraft.models.table import TableTarget
 from outdraft.results import Result
 from outdraft.settings import EngineSettings
 from outdraft.types import TokenLogprob
+from support.grammars import GRAMMARS
 from support.tiny_models import VOCAB, tiny_target
 from support.toys import EOS, TABLE, LetterTokenizer, decode_pairs
 
 EXAMPLES = int(os.environ.get("OUTDRAFT_EXAMPLES", "50"))
 TURNS = 10
 DRAFTERS = [name for name in ALL if name not in ("none", "Empty")]
+BYTE_EOS = 256
 PROMPTS = [(5, 6, 7, 8, 9), (7,), (10, 11, 12, 10, 11, 12, 10, 11, 12, 13), (2, 2), (3, 1, 4, 1)]
 
 
@@ -36,15 +39,18 @@ PROMPTS = [(5, 6, 7, 8, 9), (7,), (10, 11, 12, 10, 11, 12, 10, 11, 12, 13), (2, 
 def target_of(model: str) -> TargetModel:
     if model == "table":
         return TableTarget(**TABLE)
+    if model == "bytes":
+        return TableTarget(vocab_size=BYTE_EOS + 8, fade=0.9, seed=3)
     return tiny_target("llama", dtype=torch.float32 if model == "fp32" else torch.float64)
 
 
 @cache
 def llm_of(model: str) -> Outdraft:
+    spells_bytes = model == "bytes"
     return Outdraft(
         target_of(model),
-        LetterTokenizer(decode=decode_pairs),
-        eos_ids=[EOS],
+        byte_tokenizer() if spells_bytes else LetterTokenizer(decode=decode_pairs),
+        eos_ids=[BYTE_EOS if spells_bytes else EOS],
         settings=EngineSettings(adaptive=False, prompt_chunk=4),
     )
 
@@ -240,13 +246,19 @@ OPTIONAL: dict[str, st.SearchStrategy[Any]] = {
     "ignore_eos": st.booleans(),
     "logprobs": st.integers(0, 4),
     "prompt_logprobs": st.booleans(),
+    "prediction": st.text("abc", max_size=12),
 }
 
 
 @st.composite
-def requests(draw: st.DrawFn, max_samples: int = 3) -> tuple[tuple[int, ...], dict[str, Any]]:
+def requests(
+    draw: st.DrawFn, model: str, max_samples: int = 3
+) -> tuple[tuple[int, ...], dict[str, Any]]:
     names = draw(st.lists(st.sampled_from(sorted(OPTIONAL)), max_size=8, unique=True))
     settings = {name: draw(OPTIONAL[name]) for name in names}
+    if model == "bytes" and draw(st.booleans()):
+        settings.update(draw(st.sampled_from(list(GRAMMARS.values()))))
+        settings.pop("ignore_eos", None)
     settings["max_new_tokens"] = draw(st.integers(8, 14))
     settings["seed"] = draw(st.integers(0, 99))
     settings["temperature"] = draw(st.sampled_from([0.0, 0.6, 1.3]))
@@ -262,7 +274,8 @@ def requests(draw: st.DrawFn, max_samples: int = 3) -> tuple[tuple[int, ...], di
 @given(data=st.data())
 def test_any_mix_of_requests_means_the_same(turn: int, data: st.DataObject) -> None:
     """Each turn gives what is drawn to other drafters, with other seeds."""
-    drawn = data.draw(st.lists(requests(), min_size=1, max_size=5))
+    model = data.draw(st.sampled_from(["table", "table", "bytes", "fp64", "fp32"]))
+    drawn = data.draw(st.lists(requests(model), min_size=1, max_size=5))
     place = data.draw(st.integers(0, len(DRAFTERS) - 1))
     assert_same(
         DRAFTERS[(place + turn) % len(DRAFTERS)],
@@ -270,7 +283,7 @@ def test_any_mix_of_requests_means_the_same(turn: int, data: st.DataObject) -> N
             (prompt, {**settings, "seed": settings["seed"] + 100 * turn})
             for prompt, settings in drawn
         ],
-        data.draw(st.sampled_from(["table", "table", "fp64", "fp32"])),
+        model,
         max_batch=data.draw(st.integers(1, 5)),
         max_draft_nodes=data.draw(st.integers(0, 12)),
     )
@@ -280,8 +293,8 @@ def test_any_mix_of_requests_means_the_same(turn: int, data: st.DataObject) -> N
 @given(data=st.data())
 def test_any_mix_of_requests_means_the_same_in_a_session(data: st.DataObject) -> None:
     """They join one by one, their prompts are read in pieces or known from those before them."""
-    model = data.draw(st.sampled_from(["table", "fp64"]))
-    wanted = data.draw(st.lists(requests(max_samples=1), min_size=1, max_size=5))
+    model = data.draw(st.sampled_from(["table", "bytes", "fp64"]))
+    wanted = data.draw(st.lists(requests(model, max_samples=1), min_size=1, max_size=5))
     llm = llm_of(model).with_engine(max_batch=3, prompt_chunk=data.draw(st.integers(1, 6)))
     name = data.draw(st.sampled_from(DRAFTERS))
     asked = []

@@ -294,6 +294,28 @@ def test_a_loop_that_ends_in_the_middle_leaves_a_model_that_works(
     check_alone(llm, 0, result)
 
 
+def test_a_request_may_choose_its_drafter(llm: Outdraft, drafter: Watched) -> None:
+    async def read(i: int, choice: str) -> list[int]:
+        pieces = [p async for p in llm.astream(PROMPTS[i], drafter=choice, **settings_of(i))]
+        return [token_id for piece in pieces for token_id in piece.token_ids]
+
+    async def work() -> list[Any]:
+        return await asyncio.gather(
+            llm.agenerate(PROMPTS[0], **settings_of(0)),
+            llm.agenerate(PROMPTS[1], drafter="none", **settings_of(1)),
+            llm.agenerate(PROMPTS[2], drafter="suffix", **settings_of(2)),
+            llm.agenerate(PROMPTS[5], drafter="suffix", **settings_of(5)),
+            read(4, "none"),
+        )
+
+    *results, streamed = run(llm, work())
+    for i, result in zip((0, 1, 2, 5), results, strict=True):
+        check_alone(llm, i, result)
+    assert [each.drafter for each in results] == ["watched", "none", "suffix", "suffix"]
+    assert streamed == list(llm.generate(PROMPTS[4], drafter="none", **settings_of(4)).token_ids)
+    assert len(drafter.finished) == 1
+
+
 # --- errors ---------------------------------------------------------------------------------------
 
 
@@ -314,6 +336,24 @@ def test_an_error_of_the_engine_reaches_every_waiter(llm: Outdraft, drafter: Wat
 
     for i, result in enumerate(run(llm, work())):
         check_alone(llm, i, result)
+
+
+def test_an_error_in_what_a_request_brings_along_reaches_it_alone(llm: Outdraft) -> None:
+    def stop(token_ids: list[int], text: str) -> bool:
+        raise RuntimeError(f"no rule for {len(token_ids)}")
+
+    async def work() -> list[Any]:
+        return await asyncio.gather(
+            llm.agenerate(PROMPTS[0], **settings_of(0)),
+            llm.agenerate(PROMPTS[1], stop_when=stop, **settings_of(1)),
+            llm.agenerate(PROMPTS[2], **settings_of(2)),
+            return_exceptions=True,
+        )
+
+    first, failed, last = run(llm, work())
+    assert str(failed) == "no rule for 1"
+    check_alone(llm, 0, first)
+    check_alone(llm, 2, last)
 
 
 def test_what_cannot_be_run_is_told_to_whoever_asked(llm: Outdraft) -> None:

@@ -218,6 +218,96 @@ def test_no_step_reads_more_of_prompts_than_a_chunk() -> None:
         assert sum(target.prompt_rows) in (0, 3, 6)
 
 
+def alike(*lengths: int, **settings: Any) -> list[Sequence]:
+    """Requests with one prompt of 11 tokens, drawn with a seed each."""
+    return [
+        make_sequence(
+            range(11),
+            request_id=i,
+            eos_ids=[],
+            seed=i,
+            **{"temperature": 9.0, "max_new_tokens": length, **settings},
+        )
+        for i, length in enumerate(lengths)
+    ]
+
+
+def check_alike(target: TableTarget, sequences: Seq[Sequence], **settings: Any) -> None:
+    """Each has written what it writes with the engine to itself."""
+    lengths = [len(sequence.new_ids) for sequence in sequences]
+    for sequence, alone in zip(sequences, alike(*lengths, **settings), strict=True):
+        run(target, make_drafter("none"), [alone])
+        assert sequence.new_ids == alone.new_ids
+        assert sequence.prompt_logprobs == alone.prompt_logprobs
+
+
+@pytest.mark.parametrize("num_before", [0, 1])
+def test_one_prompt_of_several_requests_is_read_once(num_before: int) -> None:
+    target, told = Passes(), list[int]()
+
+    def watch(record: StepRecord) -> None:
+        if record.batch[0].stats.steps == 0:  # a prompt was read
+            told.extend(record.row_lens)
+
+    engine = Engine(target, Watcher(), EngineSettings(prompt_chunk=4, max_batch=6), on_step=watch)
+    for _ in range(num_before):
+        engine.add(make_sequence((3, 1), request_id=9, eos_ids=[], max_new_tokens=30))
+        engine.step()
+    target.prompt_rows.clear()
+    sequences = alike(9, 4, 7, 5)
+    for sequence in sequences:
+        engine.add(sequence)
+    finish(engine)
+    assert target.prompt_rows == [4, 4, 3]
+    assert told == [2] * num_before + [11, 0, 0, 0]
+    assert [each.stats.reused_prompt_tokens for each in sequences] == [0, 11, 11, 11]
+    assert len({tuple(each.new_ids[:4]) for each in sequences}) > 1
+    check_alike(target, sequences)
+
+
+def test_a_prompt_is_read_again_once_nothing_is_left_of_it() -> None:
+    """The first has ended, there was no room, or its log-probabilities are wanted."""
+    for lengths, settings, num_reads in [
+        ((1, 1, 1), {}, 3),
+        ((2, 2, 2, 2), {}, 2),
+        ((2, 2), {"prompt_logprobs": True}, 2),
+    ]:
+        target = Passes()
+        engine = Engine(target, Watcher(), EngineSettings(max_batch=3))
+        sequences = alike(*lengths, **settings)
+        for sequence in sequences:
+            engine.add(sequence)
+        finish(engine)
+        rows = 11 * num_reads
+        assert sum(target.prompt_rows) == (0 if settings else rows)  # else all rows are judged
+        check_alike(target, sequences, **settings)
+
+
+def test_requests_wait_for_room_in_the_cache(table: TableTarget) -> None:
+    """Three of 8 + 3 tokens have room together, or one of 20 + 3 and another."""
+    engine = Engine(table, Watcher(), EngineSettings(max_cached_tokens=46))
+    sequences = requests(8, 8, 8, 20, 8)
+    for sequence in sequences:
+        engine.add(sequence)
+    together: list[int] = []
+    while not engine.is_idle:
+        engine.step()
+        running = engine._running
+        together.append(len(running))
+        assert len(running) * max((each.max_len for each in running), default=0) <= 46
+    assert max(together) == 3
+    assert together[-2] == 1
+    assert texts(sequences) == texts_alone(table, 8, 8, 8, 20, 8)
+
+
+def test_what_never_has_room_is_refused(table: TableTarget) -> None:
+    engine = Engine(table, Watcher(), EngineSettings(max_cached_tokens=20))
+    engine.add(requests(17)[0])
+    message = "prompt of 3 tokens and up to 18 new ones.*max_cached_tokens=20"
+    with pytest.raises(SettingsError, match=message):
+        engine.add(requests(18)[0])
+
+
 @pytest.mark.parametrize("num_steps", [1, 2])
 def test_cancelling_a_request_whose_prompt_is_being_read_frees_its_place(
     table: TableTarget, num_steps: int

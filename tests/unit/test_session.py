@@ -209,6 +209,82 @@ def test_after_an_error_the_requests_go_on(llm: Outdraft) -> None:
         assert told[request.request_id] == request.result.text
 
 
+class Broken:
+    """A processor that fails at the `num_calls`-th token."""
+
+    is_stateless = True
+
+    def __init__(self, num_calls: int) -> None:
+        self.num_calls = num_calls
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if input_ids.shape[1] >= self.num_calls + 2:
+            raise RuntimeError("broken processor")
+        return scores
+
+
+def broken_rule(num_calls: int) -> Any:
+    def stop(token_ids: list[int], text: str) -> bool:
+        if len(token_ids) >= num_calls:
+            raise RuntimeError("broken rule")
+        return False
+
+    return stop
+
+
+def broken(kind: str, num_calls: int) -> dict[str, Any]:
+    if kind == "processor":
+        return {"logits_processors": [Broken(num_calls)]}
+    return {"stop_when": broken_rule(num_calls)}
+
+
+every_kind = pytest.mark.parametrize("kind", ["processor", "rule"])
+
+
+@every_kind
+@pytest.mark.parametrize("num_calls", [0, 1, 6])
+def test_an_error_in_what_a_request_brings_along_ends_it_alone(
+    llm: Outdraft, kind: str, num_calls: int
+) -> None:
+    for drafter in ("none", "suffix", "suffix,recycling"):
+        session = llm.session(drafter=drafter)
+        first = session.add("b", max_new_tokens=12)
+        failing = session.add("cd", max_new_tokens=12, **broken(kind, num_calls))
+        last = session.add("efg", max_new_tokens=12)
+        drain(session)
+        assert (failing.finish_reason, str(failing.error)) == ("error", f"broken {kind}")
+        with pytest.raises(RuntimeError, match=f"broken {kind}"):
+            _ = failing.result
+        assert (first.error, last.error) == (None, None)
+        for request, prompt in ((first, "b"), (last, "efg")):
+            alone = llm.generate(prompt, max_new_tokens=12, drafter="none")
+            assert request.result.token_ids == alone.token_ids
+        again = session.add("cd", max_new_tokens=12)
+        drain(session)
+        alone = llm.generate("cd", max_new_tokens=12, drafter="none")
+        assert again.result.token_ids == alone.token_ids
+
+
+@every_kind
+def test_whoever_asked_hears_of_it(llm: Outdraft, kind: str) -> None:
+    wrong = broken(kind, 3)
+    with pytest.raises(RuntimeError, match="broken"):
+        llm.generate(["b", "cd"], max_new_tokens=9, per_prompt=[{}, wrong])
+    stream = llm.stream("cd", max_new_tokens=9, drafter="none", **wrong)
+    pieces = []
+    with pytest.raises(RuntimeError, match="broken"):
+        pieces.extend(stream)
+    with pytest.raises(RuntimeError, match="broken"):
+        _ = stream.result
+    assert list(stream) == []
+    chat = llm.chat(max_new_tokens=9)
+    chat.send("de")
+    with pytest.raises(RuntimeError, match="broken"):
+        chat.send("fg", **broken(kind, 3))
+    assert chat.num_turns == 1
+    assert chat.send("fg").finish_reason in ("length", "stop")
+
+
 # --- memory ---------------------------------------------------------------------------------------
 
 

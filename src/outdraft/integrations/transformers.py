@@ -219,6 +219,8 @@ def _run(
     try:
         while not engine.is_idle:
             engine.step()
+            for sequence in sequences:
+                sequence.raise_error()
     finally:
         for sequence in sequences:
             engine.cancel(sequence)
