@@ -191,7 +191,10 @@ class _Request:
     is_drafting: bool = False
     is_break: bool = False  # whether the text has just begun a line or the like
     speedup: float = 1.0  # of its steps, as they were planned
+    plain_seconds: float = 0.0  # that its tokens would have taken plainly
     promises: dict[str, tuple[float, float]] = field(default_factory=dict)
+    is_admitted: dict[str, bool] = field(default_factory=dict)  # whether a drafter is asked at all
+    balances: dict[str, tuple[float, float]] = field(default_factory=dict)  # gain and seconds
 
     def kept(self, drafter: str) -> float:
         """The part of the tokens expected of a drafter here that came, as far as it was noted.
@@ -200,6 +203,11 @@ class _Request:
         """
         expected, accepted = self.promises.get(drafter, (0.0, 0.0))
         return min(1.0, (1.0 + accepted) / (1.0 + expected))
+
+    def pay(self, drafter: str, gain: float, seconds: float) -> None:
+        """Adds up what a dear drafter brought here, and what it took."""
+        all_gain, all_seconds = self.balances.get(drafter, (0.0, 0.0))
+        self.balances[drafter] = all_gain + gain, all_seconds + seconds
 
     def note(self, drafter: str, expected: float, accepted: int) -> None:
         """Takes in the tokens that were expected in a step, and that came."""
@@ -230,14 +238,26 @@ class Priced(Pricing):
         self.calibrator = calibrator or Calibrator()
         self._is_break = is_break
         self._draft_costs: dict[str, DraftCost] = {}
+        self._standing: dict[str, Gate] = {}  # of dear drafters, whose steps are whole requests
         self._check = PlainCheck()
         self._requests: dict[int, _Request] = {}
 
     def finish(self, sequence: Sequence) -> None:
-        self._requests.pop(sequence.request_id, None)
+        request = self._requests.pop(sequence.request_id, None)
+        if request is None:
+            return
+        for drafter, (gain, seconds) in request.balances.items():
+            standing = self._standing.setdefault(drafter, Gate())
+            standing.observe(gain, seconds, request.plain_seconds)
 
     def _wants(self, drafter: str, sequence: Sequence) -> bool:
-        return self._gate(drafter, sequence).wants(self._request(sequence).is_break)
+        request = self._request(sequence)
+        if drafter not in request.is_admitted:
+            standing = self._standing.get(drafter)
+            request.is_admitted[drafter] = standing is None or standing.wants()
+        if not request.is_admitted[drafter]:
+            return False
+        return self._gate(drafter, sequence).wants(request.is_break)
 
     def _listens(self, drafter: str, sequence: Sequence) -> bool:
         return self._gate(drafter, sequence).listens
@@ -305,7 +325,9 @@ class Priced(Pricing):
             # As a batch would have gone on: all its sequences by one token for each plain pass.
             plain_pass = plain_seconds * len(batch)
             sequence.stats.expected_plain_seconds += plain_pass * len(commit.token_ids)
-            self._request(sequence).is_break = any(map(self._is_break, commit.token_ids))
+            request = self._request(sequence)
+            request.plain_seconds += plain_seconds * len(commit.token_ids)
+            request.is_break = any(map(self._is_break, commit.token_ids))
             gains = gains_of(offer.blends[i], plan.trees[i], commit)
             temperature = sequence.settings.temperature
             for draft in offer.drafts:
@@ -314,13 +336,13 @@ class Priced(Pricing):
                     continue  # what is forced is certain, and has nothing to learn
                 self.calibrator.observe(tree, temperature, commit.token_ids)
                 expected, accepted = gains.get(draft.drafter, (0.0, 0))
-                gain = expected * plain_seconds
-                if draft.levels is not None:  # dear: a promise that did not come true counts less
-                    request = self._request(sequence)
-                    request.note(draft.drafter, expected, accepted)
-                    gain *= request.kept(draft.drafter)
                 seconds_of_all = draft.seconds + self._show_seconds.get(draft.drafter, 0.0)
                 own_seconds = seconds_of_all / sum(other is not None for other in draft.trees)
+                gain = expected * plain_seconds
+                if draft.levels is not None:  # dear: a promise that did not come true counts less
+                    request.note(draft.drafter, expected, accepted)
+                    gain *= request.kept(draft.drafter)
+                    request.pay(draft.drafter, gain, own_seconds)
                 gate = self._gate(draft.drafter, sequence)
                 if gate.is_new:  # it read the whole prompt, which says little of the next proposals
                     own_seconds = min(own_seconds, plain_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence as Seq
 from functools import cache
@@ -110,6 +111,37 @@ def test_one_that_writes_what_the_target_writes_pays(
     model = SlowTable(clock, seconds, seed=TABLE["seed"])
     gained, _ = speed(model, rows_at(0.02))
     assert gained > least
+
+
+def asked_in_requests(clock: Clock, seed: int, num_requests: int) -> list[int]:
+    """Of short requests one after the other, those about which a slow model was asked."""
+    model = SlowTable(clock, 2.0, seed=seed)
+    drafter, pricing = DraftModel(model, TARGET), Priced(rows_at(0.02))
+    asked = []
+    for i in range(num_requests):
+        sequence = endless(12)
+        run(TARGET, drafter, [sequence], pricing=pricing)
+        assert tuple(sequence.new_ids) == plain_text()[:12]
+        if sequence.stats.drafters["model"].asked:
+            asked.append(i)
+    return asked
+
+
+def test_one_that_loses_request_by_request_is_left_out_of_most(clock: Clock) -> None:
+    """It reads each prompt before it is found out, which only not asking it at all can save."""
+    asked = asked_in_requests(clock, seed=1, num_requests=60)
+    assert asked[:3] == [0, 1, 2]
+    assert 4 <= len(asked) <= 8
+    assert max(b - a for a, b in itertools.pairwise(asked)) > 5
+
+
+def test_one_that_pays_is_asked_about_every_request(clock: Clock) -> None:
+    model = SlowTable(clock, 0.05, seed=TABLE["seed"])
+    drafter, pricing = DraftModel(model, TARGET), Priced(rows_at(0.02))
+    for _ in range(9):
+        sequence = endless(12)
+        run(TARGET, drafter, [sequence], pricing=pricing)
+        assert sequence.stats.drafters["model"].accepted > 5
 
 
 def test_no_more_levels_are_bought_than_pay(clock: Clock) -> None:
