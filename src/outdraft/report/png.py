@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,10 @@ _PALETTE = {
 }
 
 
+# More bars make no picture for a README: then those of all groups together have to do.
+_MAX_ROWS = 48
+
+
 def draw_png(run: Run, path: Path) -> None:
     """Speed-ups by group as bars, with the spread of the repeats; the format is the file name's.
 
@@ -45,6 +50,9 @@ def draw_png(run: Run, path: Path) -> None:
             "measure beside --baseline plain"
         )
     num_rows = sum(1 + len(bars) for _, bars in chart.groups)
+    if num_rows > _MAX_ROWS:
+        chart = replace(chart, groups=chart.groups[:1])
+        num_rows = 1 + len(chart.groups[0][1])
     figure = Figure(figsize=(8, 0.9 + 0.27 * num_rows), dpi=160, layout="constrained")
     axes = figure.add_subplot()
     _draw_bars(axes, chart, colours(run.methods))
