@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence as Seq
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -105,6 +105,24 @@ class Engine:
         """
         self.check(sequence)
         self._waiting.append(sequence)
+
+    def run(self, sequences: Seq[Sequence]) -> None:
+        """Adds requests and runs them to their end; whatever goes wrong, none is left running.
+
+        Raises:
+            SettingsError: as for `add`.
+            Exception: an error of the engine, or the first that ended one of the requests.
+        """
+        for sequence in sequences:
+            self.add(sequence)
+        try:
+            while not self.is_idle:
+                self.step()
+                for sequence in sequences:
+                    sequence.raise_error()
+        finally:
+            for sequence in sequences:
+                self.cancel(sequence)
 
     def check(self, sequence: Sequence) -> None:
         """Refuses a request that cannot be run.

@@ -311,16 +311,7 @@ class Outdraft:
             for prompt, wanted in zip(prompts, settings, strict=True)
         ]
         sequences = list(itertools.chain.from_iterable(answers))
-        for sequence in sequences:
-            engine.add(sequence)
-        try:
-            while not engine.is_idle:
-                engine.step()
-                for sequence in sequences:
-                    sequence.raise_error()
-        finally:
-            for sequence in sequences:
-                engine.cancel(sequence)
+        engine.run(sequences)
         return [
             best_of([result_of(sequence, used.name) for sequence in samples], wanted)
             for samples, wanted in zip(answers, settings, strict=True)

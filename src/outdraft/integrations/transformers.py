@@ -214,16 +214,7 @@ def _run(
             requests, _seeds(len(requests), settings), strict=True
         )
     ]
-    for sequence in sequences:
-        engine.add(sequence)
-    try:
-        while not engine.is_idle:
-            engine.step()
-            for sequence in sequences:
-                sequence.raise_error()
-    finally:
-        for sequence in sequences:
-            engine.cancel(sequence)
+    engine.run(sequences)
     return [sequence.new_ids for sequence in sequences]
 
 
