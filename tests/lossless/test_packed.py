@@ -1,4 +1,4 @@
-"""Packed models in float32 and bfloat16: drafted equals plain to the last bit of every logit."""
+"""Packed models, in every number format: drafted equals plain to the last bit of every logit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.tiny_models import CONTEXT, tiny_model
 from support.toys import make_sequence
 
 MODELS = ("llama", "mistral-window", "qwen2-mixed", "qwen3")
-DTYPES = (torch.float32, torch.bfloat16)
+FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.bfloat16}
 PROMPTS = [(3, 1, 4, 1, 5, 9, 2), (27,), (10, 11, 12, 10, 11, 12, 10, 11, 12, 10, 11, 12, 13)]
 LENGTH = 26
 
@@ -30,21 +30,21 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 every_model = pytest.mark.parametrize("model", MODELS)
-every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
+every_format = pytest.mark.parametrize("number_format", FORMATS)
 
 
 @cache
-def packed_target(model: str, dtype: torch.dtype) -> CausalLM:
-    packed = copy.deepcopy(tiny_model(model)).to(dtype)
-    packing = pack(packed)
+def packed_target(model: str, number_format: str) -> CausalLM:
+    packed = copy.deepcopy(tiny_model(model)).to(FORMATS[number_format])
+    packing = pack(packed, "int8" if number_format == "int8" else None)
     assert packing.layers == packed.config.num_hidden_layers
     return CausalLM(packed, packing)
 
 
 def texts(
-    model: str, dtype: torch.dtype, drafter: str, way: dict[str, Any], **engine_settings: int
+    model: str, number_format: str, drafter: str, way: dict[str, Any], **engine_settings: int
 ) -> list[tuple[int, ...]]:
-    target = packed_target(model, dtype)
+    target = packed_target(model, number_format)
     sequences = [
         make_sequence(
             prompt,
@@ -57,34 +57,34 @@ def texts(
         )
         for i, prompt in enumerate(PROMPTS)
     ]
-    known = [] if drafter == "none" else plain(model, dtype, **way)
+    known = [] if drafter == "none" else plain(model, number_format, **way)
     texts_by_prompt = dict(zip(PROMPTS, known, strict=False))
     run(target, ALL[drafter](target, texts_by_prompt), sequences, **engine_settings)
     return [tuple(sequence.new_ids) for sequence in sequences]
 
 
 @cache
-def plain(model: str, dtype: torch.dtype, **way: Any) -> list[tuple[int, ...]]:
-    return texts(model, dtype, "none", way, max_batch=1)
+def plain(model: str, number_format: str, **way: Any) -> list[tuple[int, ...]]:
+    return texts(model, number_format, "none", way, max_batch=1)
 
 
-@every_dtype
+@every_format
 @pytest.mark.parametrize("model", ["llama", "qwen2-mixed"])
 @pytest.mark.parametrize("way", WAYS, ids=["greedy", "sampled"])
 @pytest.mark.parametrize("drafter", ALL)
 def test_every_drafter_gives_the_plain_text(
-    model: str, dtype: torch.dtype, drafter: str, way: dict[str, Any]
+    model: str, number_format: str, drafter: str, way: dict[str, Any]
 ) -> None:
-    drafted = texts(model, dtype, drafter, way, max_batch=2, prompt_chunk=5)
-    assert drafted == plain(model, dtype, **way)
+    drafted = texts(model, number_format, drafter, way, max_batch=2, prompt_chunk=5)
+    assert drafted == plain(model, number_format, **way)
 
 
-@every_dtype
+@every_format
 @every_model
 def test_rows_of_a_tree_have_the_bits_of_rows_read_one_by_one(
-    model: str, dtype: torch.dtype
+    model: str, number_format: str
 ) -> None:
-    target = packed_target(model, dtype)
+    target = packed_target(model, number_format)
     branches = [[7, 8, 9], [7, 8, 10, 11], [7, 12]]
     token_ids, parents = [7, 8, 9, 10, 11, 12], [-1, 0, 1, 1, 3, 0]
     paths = [[0, 1, 2], [0, 1, 3, 4], [0, 5]]

@@ -23,7 +23,7 @@ def packed(weight: Tensor, bias: Tensor | None) -> PackedWeight:
 def quantized_int8(weight: Tensor, bias: Tensor | None) -> PackedWeight:
     """A weight in 8 bits, each output with the scale that its largest weight needs.
 
-    Activations are left alone ("weight-only").
+    What a product reads is rounded to 16 bits as it runs; next to 8 bits that is nothing.
     """
     wide = weight.detach().float()
     scale = wide.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / _HIGHEST

@@ -6,8 +6,8 @@
 // the same bits, in every number format.
 //
 // A weight matrix [n, k], k even, is kept in panels of 16 outputs, [panels, k, 16], read from front
-// to back; in bfloat16 as [panels, k / 2, 16, 2], of which one load and one operation each make two
-// vectors of float32.
+// to back; in bfloat16 and int8 as [panels, k / 2, 16, 2]. One load and one operation each make two
+// vectors of float32 of a pair in bfloat16; pairs in int8 meet inputs in 16 bits.
 // Plain C functions at the end; all sizes in elements, all tensors contiguous unless strides are
 // named. Vectors are GCC's and clang's own; what they become is the compiler's affair.
 
@@ -47,13 +47,13 @@ struct Vectors {
   typedef uint32_t Word VECTOR(uint32_t, L);
   typedef int32_t Int VECTOR(int32_t, L);
   typedef uint16_t Half VECTOR(uint16_t, L);
-  typedef int8_t Byte VECTOR(int8_t, L);
 };
 
 // Of the wide vectors the products are made; attention takes eight lanes on every machine.
 typedef float Vec __attribute__((vector_size(kLanes * sizeof(float))));
 typedef float Vec8 __attribute__((vector_size(8 * sizeof(float))));
 typedef int32_t Int8 __attribute__((vector_size(8 * sizeof(int32_t))));
+typedef int16_t Pairs8 __attribute__((vector_size(16 * sizeof(int16_t))));
 
 struct bf16 {
   uint16_t bits;
@@ -71,24 +71,6 @@ inline auto load(const bf16* p) {
   auto halves = *reinterpret_cast<const typename V::Half*>(p);
   return (typename V::Float)(__builtin_convertvector(halves, typename V::Word) << 16);
 }
-template <int L>
-inline auto load(const int8_t* p) {
-  using V = Vectors<L>;
-  // What compilers make of the general way below is slow.
-#if defined(__AVX512F__)
-  if constexpr (L == 16)
-    return (typename V::Float)_mm512_cvtepi32_ps(
-        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-#endif
-#if defined(__AVX2__)
-  if constexpr (L == 8)
-    return (typename V::Float)_mm256_cvtepi32_ps(
-        _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
-#endif
-  auto bytes = *reinterpret_cast<const typename V::Byte*>(p);
-  return __builtin_convertvector(__builtin_convertvector(bytes, typename V::Int), typename V::Float);
-}
-
 inline float to_float(float value) { return value; }
 inline float to_float(bf16 value) {
   uint32_t word = uint32_t(value.bits) << 16;
@@ -156,7 +138,13 @@ inline void store_some(T* to, Vec values, int64_t count) {
   for (int64_t j = 0; j < count; j++) assign(to[j], values[j]);
 }
 
-// Memory that a thread keeps for its next call.
+inline float sum_of(Vec8 v) {
+  return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+}
+
+// Memory that a thread keeps for its next call: for all threads, or for itself alone.
+enum Use { kForAll, kForItself };
+template <Use = kForAll>
 inline float* scratch(int64_t size) {
   thread_local std::vector<float> memory;
   if (int64_t(memory.size()) < size) memory.resize(size);
@@ -199,7 +187,7 @@ inline void share(int64_t count, Body&& body) {
 // --- products -------------------------------------------------------------------------------------
 
 struct Matrix {
-  const void* weight;  // [panels, k, 16]; bfloat16: [panels, k / 2, 16, 2]
+  const void* weight;  // [panels, k, 16]; bfloat16 and int8: [panels, k / 2, 16, 2]
   const float* scale;  // per output, [panels * 16], or null
   const float* bias;   // the same
   int64_t n, k;
@@ -263,9 +251,122 @@ void tile(const float* x, int64_t row, const W* w, int64_t panel, int64_t k, Ahe
                  reinterpret_cast<const float*>(&sums[m][p * kVecs]));
 }
 
+// Rows in 16 bits, for weights in 8: a product of a group fits 32 bits, 256 * 127 * 32767 < 2^31.
+constexpr int64_t kGroup = 256;
+constexpr float kHighest = 32767.0f;
+
+inline int64_t groups_of(int64_t k) { return (k + kGroup - 1) / kGroup; }
+
+struct WholeRows {
+  const int16_t* numbers;  // [m, k]
+  const float* scales;     // [m, groups]: what 1 stands for
+};
+
+// A group of a row, rounded to the nearest; returns its scale, NaN if a number is not finite.
+inline float round_group(const float* x, int64_t count, int16_t* numbers) {
+  typedef int16_t Shorts __attribute__((vector_size(8 * sizeof(int16_t))));
+  const int64_t whole = count / 8 * 8;
+  float rest[8] = {};
+  std::copy(x + whole, x + count, rest);
+  const auto part = [&](int64_t i) { return load<8>(i < whole ? x + i : rest); };
+  Vec8 most = {}, none = {};
+  for (int64_t i = 0; i < count; i += 8) {
+    const Vec8 v = part(i), size = v < 0.0f ? -v : v;
+    most = size > most ? size : most;
+    none += v * 0.0f;
+  }
+  float largest = 0.0f;
+  for (int j = 0; j < 8; j++) largest = std::max(largest, most[j]);
+  const float factor = largest > 1e-30f ? kHighest / largest : 0.0f;
+  for (int64_t i = 0; i < count; i += 8) {
+    const Vec8 shifted = part(i) * factor + 12582912.0f;  // 1.5 * 2^23: the last bits are whole
+    const Shorts shorts = __builtin_convertvector((Int8)shifted, Shorts);
+    std::memcpy(numbers + i, &shorts, std::min<int64_t>(8, count - i) * sizeof(int16_t));
+  }
+  return largest / kHighest + sum_of(none);
+}
+
+// To each sum a pair of inputs times its pair of weights.
+inline Int8 add_pairs(Int8 sums, int32_t pair, Pairs8 weights) {
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+  return (Int8)_mm256_dpwssd_epi32((__m256i)sums, _mm256_set1_epi32(pair), (__m256i)weights);
+#elif defined(__AVXVNNI__)
+  return (Int8)_mm256_dpwssd_avx_epi32((__m256i)sums, _mm256_set1_epi32(pair), (__m256i)weights);
+#elif defined(__AVX2__)
+  // Left to itself, the compiler makes many products before it adds the first, more than it has
+  // registers for.
+  __m256i products;
+  asm volatile("vpmaddwd %2, %3, %1\n\tvpaddd %1, %0, %0"
+               : "+x"(sums), "=&x"(products)
+               : "x"(_mm256_set1_epi32(pair)), "x"(weights));
+  return sums;
+#else
+  int16_t inputs[2];
+  std::memcpy(inputs, &pair, sizeof inputs);
+  for (int j = 0; j < 8; j++)
+    sums[j] += int32_t(inputs[0]) * weights[2 * j] + int32_t(inputs[1]) * weights[2 * j + 1];
+  return sums;
+#endif
+}
+
+inline Pairs8 load_pairs(const int8_t* p) {
+#if defined(__AVX2__)
+  return (Pairs8)_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#else
+  typedef int8_t Bytes __attribute__((vector_size(16), aligned(1), may_alias));
+  return __builtin_convertvector(*reinterpret_cast<const Bytes*>(p), Pairs8);
+#endif
+}
+
+// Adds the products of MR rows with NP panels over one group, k from `first` to `last`.
+template <int MR, int NP>
+void add_group(const WholeRows& x, int64_t row, const int8_t* panels, int64_t first, int64_t last,
+               int64_t k, Ahead ahead, Vec8* totals) {
+  constexpr int NV = NP * kPanel / 8;
+  const int16_t* rows = x.numbers + row * k;
+  Int8 sums[MR][NV] = {};
+  for (int64_t i = first; i < last; i += 2) {
+    __builtin_prefetch(ahead.from + i * ahead.step, 0, 2);
+    __builtin_prefetch(ahead.from + (i + 1) * ahead.step, 0, 2);
+    Pairs8 weights[NV];
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; v++)
+      weights[v] = load_pairs(panels + v / 2 * k * kPanel + i * kPanel + v % 2 * 16);
+#pragma GCC unroll 12
+    for (int m = 0; m < MR; m++) {
+      int32_t pair;
+      std::memcpy(&pair, rows + m * k + i, sizeof pair);
+#pragma GCC unroll 8
+      for (int v = 0; v < NV; v++) {
+        sums[m][v] = add_pairs(sums[m][v], pair, weights[v]);
+      }
+    }
+  }
+#pragma GCC unroll 12
+  for (int m = 0; m < MR; m++) {
+    const float scale = x.scales[(row + m) * groups_of(k) + first / kGroup];
+#pragma GCC unroll 8
+    for (int v = 0; v < NV; v++, totals++)
+      *totals = add_product(*totals, scale, __builtin_convertvector(sums[m][v], Vec8));
+  }
+}
+
+// As above.
+template <int MR, int NP>
+void tile(const WholeRows& x, int64_t row, const int8_t* w, int64_t panel, int64_t k, Ahead ahead,
+          const Store& store) {
+  Vec8 totals[MR][NP][kPanel / 8] = {};
+  const int8_t* panels = w + panel * k * kPanel;
+  for (int64_t i = 0; i < k; i += kGroup)
+    add_group<MR, NP>(x, row, panels, i, std::min(i + kGroup, k), k, ahead, totals[0][0]);
+  for (int m = 0; m < MR; m++)
+    for (int p = 0; p < NP; p++)
+      store.call(store.self, row + m, panel + p, reinterpret_cast<const float*>(totals[m][p]));
+}
+
 // A tile for a number of rows that is known at run time, of MR at most.
-template <int MR, int NP, typename W>
-void tile_of(int64_t rows, const float* x, int64_t row, const W* w, int64_t panel, int64_t k,
+template <int MR, int NP, typename X, typename W>
+void tile_of(int64_t rows, const X& x, int64_t row, const W* w, int64_t panel, int64_t k,
              Ahead ahead, const Store& store) {
   if constexpr (MR > 1)
     if (rows < MR) return tile_of<MR - 1, NP>(rows, x, row, w, panel, k, ahead, store);
@@ -274,8 +375,8 @@ void tile_of(int64_t rows, const float* x, int64_t row, const W* w, int64_t pane
 
 // Panels first to last, NP at a time while there are so many, for blocks of at most MR rows, each
 // of which calls for its share of the panels that come next.
-template <int MR, int NP, typename W>
-void panel_range(const float* x, int64_t m, const W* w, int64_t first, int64_t last, int64_t k,
+template <int MR, int NP, typename X, typename W>
+void panel_range(const X& x, int64_t m, const W* w, int64_t first, int64_t last, int64_t k,
                  const Store& store) {
   const int64_t blocks = (m + MR - 1) / MR;
   const int64_t step = NP * kPanel * int64_t(sizeof(W)) / blocks;
@@ -291,8 +392,8 @@ void panel_range(const float* x, int64_t m, const W* w, int64_t first, int64_t l
 }
 
 // Few rows leave registers for several panels, and need them to hide the latency of an addition.
-template <typename W>
-void product(const float* x, int64_t m, const W* w, int64_t first, int64_t last, int64_t k,
+template <typename X, typename W>
+void product(const X& x, int64_t m, const W* w, int64_t first, int64_t last, int64_t k,
              const Store& store) {
   constexpr int kMore = kLanes / 8;
   if (m == 1) return panel_range<1, 4 * kMore>(x, m, w, first, last, k, store);
@@ -300,20 +401,56 @@ void product(const float* x, int64_t m, const W* w, int64_t first, int64_t last,
   return panel_range<kMaxRows, kMore>(x, m, w, first, last, k, store);
 }
 
-// Panels first to last of x [m, k] times the matrix, handed to `take(row, panel, sums)`.
+// The rows x [m, k] of a product, as its matrix wants them.
+struct Inputs {
+  int64_t m;
+  const float* x;
+  WholeRows whole;  // for int8
+};
+
+// Floats that rows in 16 bits take.
+inline int64_t whole_size(const Matrix& matrix, int64_t m) {
+  return matrix.type == kInt8 ? m * (groups_of(matrix.k) + matrix.k / 2) : 0;
+}
+
+constexpr int64_t kOwnRows = 8;  // so many are sooner rounded by each thread than waited for
+
+// For all threads to call once x is there. memory: of `whole_size`, the same for all.
+inline Inputs inputs_for(const Matrix& matrix, const float* x, int64_t m, float* memory) {
+  if (matrix.type != kInt8) return {m, x, {}};
+  const int64_t k = matrix.k, groups = groups_of(k);
+  float* scales = m > kOwnRows ? memory : scratch<kForItself>(whole_size(matrix, m));
+  int16_t* numbers = reinterpret_cast<int16_t*>(scales + m * groups);
+  const auto round_row = [&](int64_t row) {
+    for (int64_t g = 0, i = row * k; g < groups; g++, i += kGroup)
+      scales[row * groups + g] =
+          round_group(x + i, std::min(kGroup, (row + 1) * k - i), numbers + i);
+  };
+  if (m > kOwnRows) {
+    share(m, round_row);
+#pragma omp barrier
+  } else {
+    for (int64_t row = 0; row < m; row++) round_row(row);
+  }
+  return {m, x, {numbers, scales}};
+}
+
+// Panels first to last of the product with the matrix, handed to `take(row, panel, sums)`.
 template <typename Take>
-void product_of(const float* x, int64_t m, const Matrix& matrix, int64_t first, int64_t last,
+void product_of(const Inputs& inputs, const Matrix& matrix, int64_t first, int64_t last,
                 const Take& take) {
   const Store store{&take, [](const void* self, int64_t row, int64_t panel, const float* sums) {
                       (*static_cast<const Take*>(self))(row, panel, sums);
                     }};
+  const int64_t m = inputs.m, k = matrix.k;
   switch (matrix.type) {
     case kFloat32:
-      return product(x, m, static_cast<const float*>(matrix.weight), first, last, matrix.k, store);
+      return product(inputs.x, m, static_cast<const float*>(matrix.weight), first, last, k, store);
     case kBfloat16:
-      return product(x, m, static_cast<const bf16*>(matrix.weight), first, last, matrix.k, store);
+      return product(inputs.x, m, static_cast<const bf16*>(matrix.weight), first, last, k, store);
     case kInt8:
-      return product(x, m, static_cast<const int8_t*>(matrix.weight), first, last, matrix.k, store);
+      return product(inputs.whole, m, static_cast<const int8_t*>(matrix.weight), first, last, k,
+                     store);
   }
 }
 
@@ -322,16 +459,15 @@ constexpr int64_t kUnit = 4;  // panels that a thread takes at once
 inline int64_t units_of(const Matrix& matrix) { return (panels_of(matrix) + kUnit - 1) / kUnit; }
 
 template <typename Take>
-void product_unit(const float* x, int64_t m, const Matrix& matrix, int64_t unit, const Take& take) {
+void product_unit(const Inputs& inputs, const Matrix& matrix, int64_t unit, const Take& take) {
   const int64_t first = unit * kUnit;
-  product_of(x, m, matrix, first, std::min(first + kUnit, panels_of(matrix)), take);
+  product_of(inputs, matrix, first, std::min(first + kUnit, panels_of(matrix)), take);
 }
 
-// x [m, k] times the matrix, by all threads.
+// All panels, by all threads.
 template <typename Take>
-void product_share(Shares& shares, const float* x, int64_t m, const Matrix& matrix,
-                   const Take& take) {
-  shares.run(units_of(matrix), [&](int64_t unit) { product_unit(x, m, matrix, unit, take); });
+void product_share(Shares& shares, const Inputs& inputs, const Matrix& matrix, const Take& take) {
+  shares.run(units_of(matrix), [&](int64_t unit) { product_unit(inputs, matrix, unit, take); });
 }
 
 // The 16 outputs of a panel: scale, bias, and `put(column, values, count)` in vectors of which
@@ -367,10 +503,6 @@ inline Vec8 exp8(Vec8 x) {
   sum = sum * rest * rest + rest + 1.0f;
   const Int8 power = __builtin_convertvector(whole, Int8) << 23;
   return (Vec8)((Int8)sum + power);
-}
-
-inline float sum_of(Vec8 v) {
-  return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
 template <typename T>
@@ -709,8 +841,9 @@ void attention_inputs(const Layer& layer, const X* x, const X* cos, const X* sin
                       int64_t rope_seqs, int64_t rope_dim, int64_t seqs, int64_t rows, float* q,
                       const Strided& k, const Strided& v, int threads) {
   const int64_t m = seqs * rows, dim = layer.head_dim, width = layer.qkv.n;
-  float* normed = scratch(m * (layer.hidden + width));
+  float* normed = scratch(m * (layer.hidden + width) + whole_size(layer.qkv, m));
   float* merged = normed + m * layer.hidden;
+  float* memory = merged + m * width;
   Shares products(threads);
 #pragma omp parallel num_threads(threads)
   {
@@ -719,7 +852,8 @@ void attention_inputs(const Layer& layer, const X* x, const X* cos, const X* sin
                normed + i * layer.hidden);
     });
 #pragma omp barrier
-    product_share(products, normed, m, layer.qkv, [&](int64_t row, int64_t panel, const float* sums) {
+    const Inputs inputs = inputs_for(layer.qkv, normed, m, memory);
+    product_share(products, inputs, layer.qkv, [&](int64_t row, int64_t panel, const float* sums) {
       finish(layer.qkv, panel, sums, [&](int64_t j, Vec values, int64_t count) {
         store_some(merged + row * width + j, values, count);
       });
@@ -799,16 +933,21 @@ void attention_outputs(const Layer& layer, const X* x, const float* q, const Str
                        int64_t seqs, int64_t rows, int64_t context, X* y, int threads) {
   const int64_t m = seqs * rows, dim = layer.head_dim, hidden = layer.hidden;
   const int64_t width = layer.heads * dim, inner = layer.gate.n;
-  float* mixed = scratch(m * (width + 2 * hidden + inner));
+  const int64_t whole = std::max({whole_size(layer.o, m), whole_size(layer.gate, m),
+                                  whole_size(layer.down, m)});
+  float* mixed = scratch(m * (width + 2 * hidden + inner) + whole);
   float* residual = mixed + m * width;
   float* normed = residual + m * hidden;
   float* gated = normed + m * hidden;
+  float* memory = gated + m * inner;
   Shares attention(threads), after(threads), inside(threads), last(threads);
 #pragma omp parallel num_threads(threads)
   {
-    attention_share<C>(attention, layer, q, keys, values, mask, mask_seqs, seqs, rows, context, mixed);
+    attention_share<C>(attention, layer, q, keys, values, mask, mask_seqs, seqs, rows, context,
+                       mixed);
 #pragma omp barrier
-    product_share(after, mixed, m, layer.o, [&](int64_t row, int64_t panel, const float* sums) {
+    const Inputs heads = inputs_for(layer.o, mixed, m, memory);
+    product_share(after, heads, layer.o, [&](int64_t row, int64_t panel, const float* sums) {
       finish(layer.o, panel, sums, [&](int64_t j, Vec values, int64_t count) {
         const int64_t i = row * hidden + j;
         store_some(residual + i, load_some(x + i, count) + values, count);
@@ -820,13 +959,14 @@ void attention_outputs(const Layer& layer, const X* x, const float* q, const Str
                normed + i * hidden);
     });
 #pragma omp barrier
+    const Inputs both = inputs_for(layer.gate, normed, m, memory);
     inside.run(units_of(layer.gate), [&](int64_t unit) {
-      product_unit(normed, m, layer.gate, unit, [&](int64_t row, int64_t panel, const float* sums) {
+      product_unit(both, layer.gate, unit, [&](int64_t row, int64_t panel, const float* sums) {
         finish(layer.gate, panel, sums, [&](int64_t j, Vec values, int64_t count) {
           store_some(gated + row * inner + j, silu(values), count);
         });
       });
-      product_unit(normed, m, layer.up, unit, [&](int64_t row, int64_t panel, const float* sums) {
+      product_unit(both, layer.up, unit, [&](int64_t row, int64_t panel, const float* sums) {
         finish(layer.up, panel, sums, [&](int64_t j, Vec values, int64_t count) {
           float* to = gated + row * inner + j;
           store_some(to, load_some(to, count) * values, count);
@@ -834,7 +974,8 @@ void attention_outputs(const Layer& layer, const X* x, const float* q, const Str
       });
     });
 #pragma omp barrier
-    product_share(last, gated, m, layer.down, [&](int64_t row, int64_t panel, const float* sums) {
+    const Inputs inner_rows = inputs_for(layer.down, gated, m, memory);
+    product_share(last, inner_rows, layer.down, [&](int64_t row, int64_t panel, const float* sums) {
       finish(layer.down, panel, sums, [&](int64_t j, Vec values, int64_t count) {
         const int64_t i = row * hidden + j;
         store_some(y + i, load_some(residual + i, count) + values, count);
@@ -860,7 +1001,7 @@ void whole_layer(const Layer& layer, const X* x, const X* cos, const X* sin, int
 
 template <typename X>
 void linear(const Matrix& matrix, const X* x, int64_t m, X* y, int threads) {
-  float* wide = scratch(m * matrix.k);
+  float* wide = scratch(m * matrix.k + whole_size(matrix, m));
   Shares products(threads);
 #pragma omp parallel num_threads(threads)
   {
@@ -868,7 +1009,8 @@ void linear(const Matrix& matrix, const X* x, int64_t m, X* y, int threads) {
       for (int64_t j = i * matrix.k; j < (i + 1) * matrix.k; j++) wide[j] = to_float(x[j]);
     });
 #pragma omp barrier
-    product_share(products, wide, m, matrix, [&](int64_t row, int64_t panel, const float* sums) {
+    const Inputs inputs = inputs_for(matrix, wide, m, wide + m * matrix.k);
+    product_share(products, inputs, matrix, [&](int64_t row, int64_t panel, const float* sums) {
       finish(matrix, panel, sums, [&](int64_t j, Vec values, int64_t count) {
         store_some(y + row * matrix.n + j, values, count);
       });

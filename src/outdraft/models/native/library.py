@@ -67,7 +67,8 @@ class Room(NamedTuple):
 class PackedWeight:
     """A matrix `[n, k]` in panels of 16 outputs, `[panels, k / pair, 16, pair]`.
 
-    In bfloat16 two inputs stand together, elsewhere a pair is 1. An odd k is padded with a zero.
+    In bfloat16 and int8 two inputs stand together, in float32 a pair is 1. An odd k is padded with
+    a zero.
 
     Args:
         weight: float32, bfloat16, or int8 with a scale.
@@ -82,7 +83,7 @@ class PackedWeight:
         self.padding = self.k % 2
         outputs = self.num_panels * PANEL - self.n
         whole = pad(weight, (0, self.padding, 0, outputs)) if outputs or self.padding else weight
-        pair = 2 if weight.dtype == torch.bfloat16 else 1
+        pair = 1 if weight.dtype == torch.float32 else 2
         panels = whole.view(self.num_panels, PANEL, -1, pair).transpose(1, 2)
         self.panels = panels.contiguous()
         self.bias = None if bias is None else pad(bias.float(), (0, outputs))

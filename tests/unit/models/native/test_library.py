@@ -54,12 +54,52 @@ def test_a_product_is_that_of_torch(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_quantised_product_scales_each_output(kernels: Kernels, dtype: torch.dtype) -> None:
-    weight = torch.randint(-127, 128, (37, 24), dtype=torch.int8)
-    scale = torch.rand(37) + 0.1
-    x = torch.randn(3, 24).to(dtype)
-    exact = F.linear(x.double(), weight.double() * scale.double()[:, None])
-    assert close(kernels.linear(x, PackedWeight(weight, scale=scale)), exact)
+@pytest.mark.parametrize("shape", [*SHAPES, (37, 256), (20, 650)])
+def test_a_quantised_product_scales_each_output(
+    kernels: Kernels, dtype: torch.dtype, shape: tuple[int, int]
+) -> None:
+    packed, exact_weight = a_quantised_weight(*shape)
+    for rows in ROWS:
+        x = torch.randn(rows, shape[1]).to(dtype) * 10.0 ** torch.randint(-6, 6, (rows, 1))
+        y = kernels.linear(x, packed)
+        exact = F.linear(x.double(), exact_weight)
+        # Inputs are rounded to 16 bits, by half a step at most.
+        step = x.double().abs().amax(dim=1, keepdim=True) / 32767
+        bound = step * 0.501 * exact_weight.abs().sum(dim=1) + torch.finfo(dtype).eps * exact.abs()
+        assert ((y.double() - exact).abs() <= bound + 1e-30).all()
+
+
+def a_quantised_weight(n: int, k: int) -> tuple[PackedWeight, Tensor]:
+    """Packed, and whole in float64."""
+    weight = torch.randint(-127, 128, (n, k), dtype=torch.int8)
+    scale = torch.rand(n) + 0.1
+    return PackedWeight(weight, scale=scale), weight.double() * scale.double()[:, None]
+
+
+def test_the_largest_sums_of_a_quantised_product_do_not_overflow(kernels: Kernels) -> None:
+    weight = torch.full((16, 1024), 127, dtype=torch.int8)
+    x = torch.full((7, 1024), -3e30)
+    y = kernels.linear(x, PackedWeight(weight, scale=torch.ones(16)))
+    assert close(y, torch.full((7, 16), -3e30 * 127 * 1024, dtype=torch.float64))
+
+
+def test_a_quantised_product_of_nothing_is_nothing(kernels: Kernels) -> None:
+    packed, _ = a_quantised_weight(20, 300)
+    assert not kernels.linear(torch.zeros(3, 300), packed).any()
+    assert not kernels.linear(torch.full((3, 300), 1e-41), packed).any()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("place", [0, 290, 299])
+def test_a_quantised_product_does_not_hide_what_is_not_finite(
+    kernels: Kernels, value: float, place: int
+) -> None:
+    packed, _ = a_quantised_weight(20, 300)
+    x = torch.randn(9, 300)
+    x[4, place] = value
+    is_finite = kernels.linear(x, packed).isfinite()
+    assert not is_finite[4].any()
+    assert is_finite.sum() == 8 * 20
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -78,14 +118,15 @@ def test_a_weight_comes_back_as_it_went_in(dtype: torch.dtype) -> None:
 def test_a_row_of_a_product_has_the_same_bits_in_any_company(
     kernels: Kernels, dtype: torch.dtype, threads: int
 ) -> None:
-    packed = PackedWeight(torch.randn(200, 72).to(dtype))
-    x = torch.randn(25, 72).to(dtype)
-    alone = torch.cat([kernels.linear(row[None], packed) for row in x])
+    whole, _ = a_quantised_weight(200, 300)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        for rows in ROWS:
-            assert torch.equal(kernels.linear(x[:rows], packed), alone[:rows])
+        for packed in (PackedWeight(torch.randn(200, 300).to(dtype)), whole):
+            x = torch.randn(25, 300).to(dtype)
+            alone = torch.cat([kernels.linear(row[None], packed) for row in x])
+            for rows in ROWS:
+                assert torch.equal(kernels.linear(x[:rows], packed), alone[:rows])
     finally:
         torch.set_num_threads(before)
 
