@@ -140,8 +140,7 @@ class _Store:
         self._num_layers = 0
         self._keys: Tensor | None = None
         self._values: Tensor | None = None
-        self._reads: list[tuple[Tensor, Tensor]] = []  # per layer, keys and values
-        self._writes: list[tuple[Tensor, Tensor]] = []
+        self._views: list[tuple[Tensor, Tensor]] = []  # per layer, keys and values
         self._index: tuple[Tensor, Tensor] | None = None
 
     def add_layer(self) -> int:
@@ -176,39 +175,37 @@ class _Store:
         return new
 
     def open(self, now: _Pass) -> None:
-        """Makes the views through which the layers write and read this pass."""
+        """Makes the views through which the layers write and read in this pass."""
         assert self._keys is not None and self._values is not None  # reserved just before
         seqs = slice(now.first_seq, now.first_seq + now.num_seqs)
-        keys, values = self._keys[:, seqs], self._values[:, seqs]
-        self._reads = _per_layer(keys[:, :, :, : now.context], values[:, :, :, : now.context])
-        if len(set(now.starts)) == 1:
-            rows = slice(now.starts[0], now.starts[0] + now.num_rows)
-            self._writes = _per_layer(keys[:, :, :, rows], values[:, :, :, rows])
-            self._index = None
-        else:
+        keys = self._keys[:, seqs, :, : now.context]
+        values = self._values[:, seqs, :, : now.context]
+        self._views = list(zip(keys.unbind(0), values.unbind(0), strict=True))
+        self._index = None
+        if len(set(now.starts)) > 1:
             starts = torch.tensor(now.starts, device=keys.device)
             slots = starts[:, None] + torch.arange(now.num_rows, device=keys.device)
             seq_idx = torch.arange(now.num_seqs, device=keys.device)[:, None]
             self._index = (seq_idx, slots)
-            self._writes = _per_layer(keys.transpose(2, 3), values.transpose(2, 3))
 
     def write(self, layer: int, new_keys: Tensor, new_values: Tensor) -> tuple[Tensor, Tensor]:
         """Takes one layer's rows `[seqs, heads, rows, head_dim]`; returns all it may see."""
-        keys, values = self._writes[layer]
+        keys, values = self._views[layer]
         if self._index is None:
-            keys.copy_(new_keys)
-            values.copy_(new_values)
+            num_rows = new_keys.shape[2]
+            keys[:, :, -num_rows:] = new_keys
+            values[:, :, -num_rows:] = new_values
         else:
-            keys[self._index] = new_keys.transpose(1, 2)
-            values[self._index] = new_values.transpose(1, 2)
-        return self._reads[layer]
+            keys.transpose(1, 2)[self._index] = new_keys.transpose(1, 2)
+            values.transpose(1, 2)[self._index] = new_values.transpose(1, 2)
+        return keys, values
 
-    def room(self, layer: int) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        """Where one layer's rows go and all it may see, keys and values each.
+    def room(self, layer: int) -> tuple[Tensor, Tensor] | None:
+        """All that one layer may see, keys and values, its rows to be written in the last slots.
 
         `None` if the rows of some sequences go elsewhere than those of others.
         """
-        return None if self._index is not None else (*self._writes[layer], *self._reads[layer])
+        return None if self._index is not None else self._views[layer]
 
     def move(self, seq_idx: int, start: int, num_in_place: int, path: Seq[int]) -> None:
         """Brings the rows of `path` together behind `start`; the first ones are there already."""
@@ -223,10 +220,6 @@ class _Store:
         for theirs, own in ((source._keys, self._keys), (source._values, self._values)):
             assert theirs is not None and own is not None  # both hold a sequence
             own[:, to_idx, :, :length] = theirs[:, from_idx, :, :length]
-
-
-def _per_layer(keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
-    return list(zip(keys.unbind(0), values.unbind(0), strict=True))
 
 
 class PositionLayer(CacheLayerMixin):
@@ -245,7 +238,7 @@ class PositionLayer(CacheLayerMixin):
     ) -> tuple[Tensor, Tensor]:
         return self._store.write(self._index, key_states, value_states)
 
-    def room(self) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    def room(self) -> tuple[Tensor, Tensor] | None:
         """For those who write and read in place; see `_Store.room`."""
         return self._store.room(self._index)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from outdraft.models.cache import PositionLayer
 from outdraft.models.native import Kernels
-from outdraft.models.native.library import LayerWeights, PackedWeight, Room
+from outdraft.models.native.library import LayerWeights, PackedWeight
 
 
 class PackedLinear(nn.Module):
@@ -89,9 +89,15 @@ class FusedLayer(nn.Module):
         assert position_embeddings is not None  # models of this kind compute them once for all
         room = _room(cache, self.layer_idx)
         if room is not None:
-            mask = _visible(attention_mask, room.new_keys.shape[2], room.keys.shape[2])
+            keys, values = room
+            mask = _visible(attention_mask, hidden_states.shape[1], keys.shape[2])
             return self._kernels.layer(
-                self.weights, hidden_states, *position_embeddings, room=room, mask=mask
+                self.weights,
+                hidden_states,
+                *position_embeddings,
+                keys=keys,
+                values=values,
+                mask=mask,
             )
         q, k, v = self._kernels.attention_inputs(self.weights, hidden_states, *position_embeddings)
         if cache is not None:
@@ -102,12 +108,11 @@ class FusedLayer(nn.Module):
         )
 
 
-def _room(cache: Any, layer_idx: int) -> Room | None:
+def _room(cache: Any, layer_idx: int) -> tuple[Tensor, Tensor] | None:
     """Where a layer may write and read in place; `None` where its cache is of another kind."""
     layers = () if cache is None else cache.layers
     layer = layers[layer_idx] if layer_idx < len(layers) else None
-    room = layer.room() if isinstance(layer, PositionLayer) else None
-    return None if room is None else Room(*room)
+    return layer.room() if isinstance(layer, PositionLayer) else None
 
 
 def _visible(mask: Tensor | None, rows: int, context: int) -> Tensor:
@@ -116,4 +121,6 @@ def _visible(mask: Tensor | None, rows: int, context: int) -> Tensor:
         return torch.ones(1, rows, context, dtype=torch.bool).tril_(context - rows)
     if mask.dtype != torch.bool:
         mask = mask == 0
-    return mask[:, 0, :, :context]
+    if mask.shape[3] > context:
+        mask = mask[..., :context]
+    return mask.squeeze(1)

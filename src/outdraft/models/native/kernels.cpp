@@ -984,17 +984,20 @@ void attention_outputs(const Layer& layer, const X* x, const float* q, const Str
   }
 }
 
-// Both halves, with the rows' keys and values written right behind those that they see.
+// Both halves, with the rows' keys and values written into the last slots of the context.
 template <typename X>
 void whole_layer(const Layer& layer, const X* x, const X* cos, const X* sin, int64_t rope_seqs,
-                 int64_t rope_dim, const Strided& new_keys, const Strided& new_values,
-                 const Strided& keys, const Strided& values, const uint8_t* mask,
+                 int64_t rope_dim, const Strided& keys, const Strided& values, const uint8_t* mask,
                  int64_t mask_seqs, int64_t seqs, int64_t rows, int64_t context, X* y,
                  int threads) {
   thread_local std::vector<float> q;
   q.resize(seqs * rows * layer.heads * layer.head_dim);
-  attention_inputs<X, X>(layer, x, cos, sin, rope_seqs, rope_dim, seqs, rows, q.data(), new_keys,
-                         new_values, threads);
+  const auto last_of = [&](Strided all) {
+    all.data = static_cast<const X*>(all.data) + (context - rows) * all.slot;
+    return all;
+  };
+  attention_inputs<X, X>(layer, x, cos, sin, rope_seqs, rope_dim, seqs, rows, q.data(),
+                         last_of(keys), last_of(values), threads);
   attention_outputs<X, X>(layer, x, q.data(), keys, values, mask, mask_seqs, seqs, rows, context,
                           y, threads);
 }
@@ -1062,20 +1065,19 @@ void outdraft_attention_outputs(const Layer* layer, int type, const void* x, con
                                   mask_seqs, seqs, rows, context, static_cast<bf16*>(y), threads);
 }
 
-// All of the two above; new_keys, new_values: the rows' own slots of keys and values.
+// All of the two above; the last `rows` slots of keys and values are to be written.
 void outdraft_layer(const Layer* layer, int type, const void* x, const void* cos, const void* sin,
-                    int64_t rope_seqs, int64_t rope_dim, const Strided* new_keys,
-                    const Strided* new_values, const Strided* keys, const Strided* values,
-                    const uint8_t* mask, int64_t mask_seqs, int64_t seqs, int64_t rows,
-                    int64_t context, void* y, int threads) {
+                    int64_t rope_seqs, int64_t rope_dim, const Strided* keys,
+                    const Strided* values, const uint8_t* mask, int64_t mask_seqs, int64_t seqs,
+                    int64_t rows, int64_t context, void* y, int threads) {
   if (type == kFloat32)
     whole_layer(*layer, static_cast<const float*>(x), static_cast<const float*>(cos),
-                static_cast<const float*>(sin), rope_seqs, rope_dim, *new_keys, *new_values, *keys,
-                *values, mask, mask_seqs, seqs, rows, context, static_cast<float*>(y), threads);
+                static_cast<const float*>(sin), rope_seqs, rope_dim, *keys, *values, mask,
+                mask_seqs, seqs, rows, context, static_cast<float*>(y), threads);
   else
     whole_layer(*layer, static_cast<const bf16*>(x), static_cast<const bf16*>(cos),
-                static_cast<const bf16*>(sin), rope_seqs, rope_dim, *new_keys, *new_values, *keys,
-                *values, mask, mask_seqs, seqs, rows, context, static_cast<bf16*>(y), threads);
+                static_cast<const bf16*>(sin), rope_seqs, rope_dim, *keys, *values, mask,
+                mask_seqs, seqs, rows, context, static_cast<bf16*>(y), threads);
 }
 
 }  // extern "C"

@@ -8,7 +8,6 @@ import os
 from ctypes import c_float, c_int, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,20 +47,6 @@ class _Strided(ctypes.Structure):
     @classmethod
     def of(cls, tensor: Tensor) -> _Strided:
         return cls(tensor.data_ptr(), *tensor.stride()[:3])
-
-
-class Room(NamedTuple):
-    """Where a pass puts its keys and values in one layer's cache, and what it sees there.
-
-    Args:
-        new_keys, new_values: `[seqs, kv_heads, rows, head_dim]`, to be written.
-        keys, values: `[seqs, kv_heads, context, head_dim]`, the new ones included.
-    """
-
-    new_keys: Tensor
-    new_values: Tensor
-    keys: Tensor
-    values: Tensor
 
 
 class PackedWeight:
@@ -191,7 +176,7 @@ class Kernels:
         self._layer = library.outdraft_layer
         self._layer.argtypes = [
             *(c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_int64, c_int64),
-            *[c_void_p] * 5,
+            *[c_void_p] * 3,
             *[c_int64] * 4,
             *(c_void_p, c_int),
         ]
@@ -269,12 +254,20 @@ class Kernels:
         return y
 
     def layer(
-        self, layer: LayerWeights, x: Tensor, cos: Tensor, sin: Tensor, *, room: Room, mask: Tensor
+        self,
+        layer: LayerWeights,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        *,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor,
     ) -> Tensor:
         """Both halves in one call; see `attention_inputs` and `attention_outputs`.
 
         Args:
-            room: takes the rows' keys and values, and has all that they see.
+            keys, values: the rows' own are written into the last slots.
         """
         x, cos, sin, mask = x.contiguous(), cos.contiguous(), sin.contiguous(), mask.contiguous()
         seqs, rows, _ = x.shape
@@ -283,7 +276,7 @@ class Kernels:
             ctypes.byref(layer.struct),
             _TYPES[x.dtype],
             *(x.data_ptr(), cos.data_ptr(), sin.data_ptr(), cos.shape[0], cos.shape[2]),
-            *(ctypes.byref(_Strided.of(part)) for part in room),
+            *(ctypes.byref(_Strided.of(keys)), ctypes.byref(_Strided.of(values))),
             *(mask.data_ptr(), mask.shape[0], seqs, rows, mask.shape[2]),
             *(y.data_ptr(), torch.get_num_threads()),
         )

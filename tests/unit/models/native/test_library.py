@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from outdraft.models.native import Kernels, load_kernels
-from outdraft.models.native.library import LayerWeights, PackedWeight, Room
+from outdraft.models.native.library import LayerWeights, PackedWeight
 from support.compilers import needs_compiler
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -229,11 +229,8 @@ def test_a_layer_is_its_two_halves_around_the_cache(
         layer, x, q, keys=keys[:, :, :context], values=values[:, :, :context], mask=mask
     )
     new_keys, new_values = store.clone()
-    room = Room(
-        *(part[:, :, own] for part in (new_keys, new_values)),
-        *(part[:, :, :context] for part in (new_keys, new_values)),
-    )
-    assert torch.equal(kernels.layer(layer, x, cos, sin, room=room, mask=mask), apart)
+    room = {"keys": new_keys[:, :, :context], "values": new_values[:, :, :context]}
+    assert torch.equal(kernels.layer(layer, x, cos, sin, **room, mask=mask), apart)
     assert torch.equal(new_keys, keys)
     assert torch.equal(new_values, values)
 
