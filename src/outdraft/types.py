@@ -247,8 +247,11 @@ class Budget:
             written now, times what a level was measured to take. For drafters that pay level by
             level, such as a draft model's passes; 0 where nothing is priced, and infinite for a
             mere probe.
+        min_path_prob: that a guess and all before it are accepted; less likely ones would not be
+            worth their rows here, and need not be made.
     """
 
     max_nodes: int
     max_depths: tuple[int, ...] = field(default=())
     min_level_tokens: float = 0.0
+    min_path_prob: float = 0.0

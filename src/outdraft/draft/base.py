@@ -32,8 +32,10 @@ class IndexDrafter(Drafter, Generic[AnyIndex]):
         """An index of no tokens."""
 
     @abstractmethod
-    def guess(self, index: AnyIndex, max_nodes: int, max_depth: int) -> DraftTree:
-        """What may follow the tokens of the index."""
+    def guess(
+        self, index: AnyIndex, max_nodes: int, max_depth: int, min_path_prob: float = 0.0
+    ) -> DraftTree:
+        """What may follow the tokens of the index, within the limits of a `Budget`."""
 
     def propose(self, batch: Seq[Sequence], budget: Budget) -> list[DraftTree]:
         trees = []
@@ -42,7 +44,7 @@ class IndexDrafter(Drafter, Generic[AnyIndex]):
                 trees.append(DraftTree(drafter=self.name))
                 continue
             index = self._up_to_date(sequence)
-            trees.append(self.guess(index, budget.max_nodes, max_depth))
+            trees.append(self.guess(index, budget.max_nodes, max_depth, budget.min_path_prob))
         return trees
 
     def finish(self, sequence: Sequence) -> None:

@@ -37,6 +37,7 @@ def best_first_tree(
     *,
     max_nodes: int,
     max_depth: int,
+    min_path_prob: float = 0.0,
 ) -> DraftTree:
     """Takes the likeliest nodes one by one; each brings its own children into play.
 
@@ -47,14 +48,16 @@ def best_first_tree(
         state: of the root.
         guesses: what may follow a state, no token twice; those less likely than the second
             argument are not needed.
+        min_path_prob: as in `Budget`.
     """
+    least_prob = max(MIN_PATH_PROB, min_path_prob)
     chosen: list[tuple[Guess[State], int]] = []  # with the parent node
     # (-path probability, order of arrival, guess, parent node, depth)
     waiting: list[tuple[float, int, Guess[State], int, int]] = []
     arrivals = itertools.count()
 
     def open_children(parent: int, state: State, path_prob: float, depth: int) -> None:
-        min_prob = MIN_PATH_PROB / path_prob
+        min_prob = least_prob / path_prob
         for guess in guesses(state, min_prob):
             if guess.prob >= min_prob:
                 negative_prob = -path_prob * guess.prob

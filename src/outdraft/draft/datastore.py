@@ -263,7 +263,9 @@ class DatastoreDrafter(IndexDrafter[TextEnd]):
     def new_index(self) -> TextEnd:
         return TextEnd(self._datastore)
 
-    def guess(self, index: TextEnd, max_nodes: int, max_depth: int) -> DraftTree:
+    def guess(
+        self, index: TextEnd, max_nodes: int, max_depth: int, min_path_prob: float = 0.0
+    ) -> DraftTree:
         match_len = max(match.length for match in index.matches)
         if match_len == 0:
             return DraftTree(drafter=self.name)
@@ -283,4 +285,5 @@ class DatastoreDrafter(IndexDrafter[TextEnd]):
             continuations.guesses,
             max_nodes=max_nodes,
             max_depth=max_depth,
+            min_path_prob=min_path_prob,
         )

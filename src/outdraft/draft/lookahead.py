@@ -166,13 +166,16 @@ class Lookahead(IndexDrafter[Window]):
         self._learn()
         return super().propose(batch, budget)
 
-    def guess(self, index: Window, max_nodes: int, max_depth: int) -> DraftTree:
+    def guess(
+        self, index: Window, max_nodes: int, max_depth: int, min_path_prob: float = 0.0
+    ) -> DraftTree:
         tree = best_first_tree(
             self.name,
             index.context,
             index.pool.guesses,
             max_nodes=max_nodes - min(_MIN_TRUNK, max_nodes // 3),
             max_depth=max_depth,
+            min_path_prob=min_path_prob,
         )
         return index.with_trunk(tree, max_nodes, max_depth)
 

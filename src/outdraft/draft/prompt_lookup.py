@@ -58,7 +58,10 @@ class PromptLookup(IndexDrafter[NgramIndex]):
     def new_index(self) -> NgramIndex:
         return NgramIndex()
 
-    def guess(self, index: NgramIndex, max_nodes: int, max_depth: int) -> DraftTree:
+    def guess(
+        self, index: NgramIndex, max_nodes: int, max_depth: int, min_path_prob: float = 0.0
+    ) -> DraftTree:
+        del min_path_prob  # a copy costs nothing
         match_len, position = index.longest_match()
         if match_len == 0:
             return DraftTree(drafter=self.name)

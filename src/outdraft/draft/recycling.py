@@ -74,6 +74,7 @@ class Recycling(Drafter):
                 self._guesses,
                 max_nodes=budget.max_nodes,
                 max_depth=max_depth,
+                min_path_prob=budget.min_path_prob,
             )
             trees.append(tree)
         return trees

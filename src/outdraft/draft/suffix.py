@@ -161,8 +161,11 @@ class Suffix(IndexDrafter[SuffixAutomaton]):
     def new_index(self) -> SuffixAutomaton:
         return SuffixAutomaton()
 
-    def guess(self, index: SuffixAutomaton, max_nodes: int, max_depth: int) -> DraftTree:
-        return likeliest_tree(self.name, (place_at_end(index),), max_nodes, max_depth)
+    def guess(
+        self, index: SuffixAutomaton, max_nodes: int, max_depth: int, min_path_prob: float = 0.0
+    ) -> DraftTree:
+        places = (place_at_end(index),)
+        return likeliest_tree(self.name, places, max_nodes, max_depth, min_path_prob)
 
     @property
     def memory_bytes(self) -> int:
@@ -177,11 +180,22 @@ def place_at_end(automaton: SuffixAutomaton) -> Place:
 
 
 def likeliest_tree(
-    drafter: str, places: tuple[Place, ...], max_nodes: int, max_depth: int
+    drafter: str,
+    places: tuple[Place, ...],
+    max_nodes: int,
+    max_depth: int,
+    min_path_prob: float = 0.0,
 ) -> DraftTree:
     """What may follow a text that stands at these places, of one or several automata."""
     root: Reading = (places, ())
-    return best_first_tree(drafter, root, _guesses, max_nodes=max_nodes, max_depth=max_depth)
+    return best_first_tree(
+        drafter,
+        root,
+        _guesses,
+        max_nodes=max_nodes,
+        max_depth=max_depth,
+        min_path_prob=min_path_prob,
+    )
 
 
 def _guesses(reading: Reading, min_prob: float) -> Iterator[Guess[Reading]]:

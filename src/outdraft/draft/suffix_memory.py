@@ -151,8 +151,10 @@ class SuffixWithMemory(IndexDrafter[TextInMemory]):
     def new_index(self) -> TextInMemory:
         return TextInMemory(self.memory)
 
-    def guess(self, index: TextInMemory, max_nodes: int, max_depth: int) -> DraftTree:
-        return likeliest_tree(self.name, index.places, max_nodes, max_depth)
+    def guess(
+        self, index: TextInMemory, max_nodes: int, max_depth: int, min_path_prob: float = 0.0
+    ) -> DraftTree:
+        return likeliest_tree(self.name, index.places, max_nodes, max_depth, min_path_prob)
 
     def finish(self, sequence: Sequence) -> None:
         super().finish(sequence)

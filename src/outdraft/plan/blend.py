@@ -84,6 +84,8 @@ def blend(trees: Seq[DraftTree], acceptance: Seq[Seq[float]] | None = None) -> B
             f"trees of {[len(tree) for tree in trees]} nodes with "
             f"{[len(probs) for probs in acceptance]} probabilities; give one per node"
         )
+    if not any(trees):
+        return Blend(DraftTree(), ())
     trie = _Trie()
     for tree, probs in zip(trees, acceptance, strict=True):
         trie.add(tree, probs)

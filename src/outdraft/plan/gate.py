@@ -16,7 +16,7 @@ _USUAL_SHARE = 0.02
 _LONGEST_GAP = 512
 # Steps that are left out at least, however much the text changes.
 _MIN_GAP = 2
-# Of the steps in which it is left out, it hears what the target said in one of so many.
+# Of the steps in which it is left out, it hears what the target said in one of so many at most.
 _LISTEN_EVERY = 4
 # How much the last proposal weighs in the running means.
 _WEIGHT = 0.25
@@ -39,6 +39,7 @@ class Gate:
         self._num_skips = 0
         self._num_skipped = 0
         self._least_gap = _MIN_GAP
+        self._listen_every = _LISTEN_EVERY
         self.is_new = True
         """Whether it never asked."""
 
@@ -54,8 +55,11 @@ class Gate:
 
     @property
     def listens(self) -> bool:
-        """Whether it hears what the target said, though it was not asked in this step."""
-        return self._num_skipped % _LISTEN_EVERY == 0
+        """Whether it hears what the target said, though it was not asked in this step.
+
+        That takes no longer than a proposal with all that goes with it, and has the same share.
+        """
+        return self._num_skipped % self._listen_every == 0
 
     def wants(self, is_break: bool = False) -> bool:
         """Whether to ask in this step; counts the step.
@@ -97,7 +101,9 @@ class Gate:
             return
         steps = self._seconds / plain_seconds if plain_seconds > 0.0 else 0.0
         self._least_gap = min(_LONGEST_GAP, max(_MIN_GAP, math.ceil(steps / _MAX_SHARE)))
-        most = min(_LONGEST_GAP, max(_MAX_GAP, math.ceil(steps / _USUAL_SHARE)))
+        usual_gap = min(_LONGEST_GAP, math.ceil(steps / _USUAL_SHARE))
+        self._listen_every = max(_LISTEN_EVERY, usual_gap)
+        most = max(_MAX_GAP, usual_gap)
         doubled = 1 << min(self._num_misses - _PATIENCE, _LONGEST_GAP.bit_length())
         if self._least_gap > _MIN_GAP:
             doubled = max(doubled, self._least_gap)

@@ -102,7 +102,12 @@ class Pricing(ABC):
             return Draft(drafter.name, tuple(trees), 0.0)
         some = [batch[i] for i in asked]
         depths = tuple(sequence.max_draft_depth for sequence in some)
-        budget = Budget(max_nodes, depths, self._min_level_tokens(drafter.name, some))
+        budget = Budget(
+            max_nodes,
+            depths,
+            self._min_level_tokens(drafter.name, some),
+            self._min_path_prob(batch),
+        )
         started_at = time.perf_counter()
         proposed = drafter.propose(some, budget)
         if len(proposed) != len(asked):
@@ -121,6 +126,11 @@ class Pricing(ABC):
     def _min_level_tokens(self, drafter: str, asked: Seq[Sequence]) -> float:
         """Tokens that another level of this drafter has to bring in for these sequences."""
         del drafter, asked
+        return 0.0
+
+    def _min_path_prob(self, batch: Seq[Sequence]) -> float:
+        """How likely a guess of one of these sequences has to be for its row to pay."""
+        del batch
         return 0.0
 
     @abstractmethod
@@ -177,6 +187,8 @@ class Unpriced(Pricing):
 
 # Rows over which the price of a further one is taken.
 _ROWS_AHEAD = 3
+# Of what a guess has to be worth, what it has to be worth by its drafter's own word.
+_CAUTION = 0.5
 # How much the last step weighs in what a request's steps are worth.
 _SPEEDUP_WEIGHT = 0.25
 # By this, what was promised counts less with each proposal.
@@ -272,14 +284,28 @@ class Priced(Pricing):
         gates = [self._gate(drafter, sequence) for sequence in asked]
         if cost is None or not any(gate.is_open for gate in gates):
             return math.inf
-        num_seqs, context = len(asked), _context(asked)
-        plain, wide = (
-            self.costs.seconds(PassSize(num_seqs, rows, context)) for rows in (1, 1 + _ROWS_AHEAD)
-        )
+        plain, wide = self._plain_and_wide(asked)
         rate = sum(self._request(sequence).speedup for sequence in asked) / plain
         trusts = [self.calibrator.trust(drafter, each.settings.temperature) for each in asked]
         row_seconds = (wide - plain) / _ROWS_AHEAD
-        return rate * (cost.per_level + row_seconds) / (sum(trusts) / num_seqs)
+        return rate * (cost.per_level + row_seconds) / (sum(trusts) / len(asked))
+
+    def _min_path_prob(self, batch: Seq[Sequence]) -> float:
+        """What a further row of all sequences takes, as a share of the plain pass.
+
+        It brings in at most one token for each, and has to bring in as many as a plain pass would
+        in that time. Drafters may be righter than they say: half of it will do.
+        """
+        plain, wide = self._plain_and_wide(batch)
+        return max(0.0, _CAUTION * (wide / plain - 1.0) / _ROWS_AHEAD)
+
+    def _plain_and_wide(self, batch: Seq[Sequence]) -> tuple[float, float]:
+        """Seconds of a pass without guesses, and of one with a few."""
+        num_seqs, context = len(batch), _context(batch)
+        plain, wide = (
+            self.costs.seconds(PassSize(num_seqs, rows, context)) for rows in (1, 1 + _ROWS_AHEAD)
+        )
+        return plain, wide
 
     def _blend(self, trees: list[DraftTree], sequence: Sequence) -> Blend:
         temperature = sequence.settings.temperature

@@ -17,14 +17,26 @@ TABLES = st.dictionaries(
 
 
 def grow(
-    table: Table, max_nodes: int = 20, max_depth: int = 20, *, heeds: bool = True
+    table: Table,
+    max_nodes: int = 20,
+    max_depth: int = 20,
+    *,
+    min_path_prob: float = 0.0,
+    heeds: bool = True,
 ) -> DraftTree:
     def guesses(path: tuple[int, ...], min_prob: float) -> Iterator[Guess[tuple[int, ...]]]:
         for token_id, prob in enumerate(table.get(path, [])):
             if prob >= min_prob or not heeds:
                 yield Guess(token_id, prob, (*path, token_id), (prob,))
 
-    return best_first_tree("toy", (), guesses, max_nodes=max_nodes, max_depth=max_depth)
+    return best_first_tree(
+        "toy",
+        (),
+        guesses,
+        max_nodes=max_nodes,
+        max_depth=max_depth,
+        min_path_prob=min_path_prob,
+    )
 
 
 def paths_of(tree: DraftTree) -> list[tuple[int, ...]]:
@@ -45,6 +57,13 @@ def all_paths(table: Table, max_depth: int) -> dict[tuple[int, ...], float]:
                 found[*path, token_id] = path_prob * prob
                 waiting.append(((*path, token_id), path_prob * prob))
     return found
+
+
+@given(TABLES, st.sampled_from([0.0, 0.01, 0.1, 0.25, 0.6]))
+def test_paths_that_would_not_pay_are_left_out(table: Table, min_path_prob: float) -> None:
+    whole = all_paths(table, 20)
+    known = {path for path, prob in whole.items() if prob >= min_path_prob}
+    assert set(paths_of(grow(table, 10**6, min_path_prob=min_path_prob))) == known
 
 
 @given(TABLES, st.integers(0, 12), st.integers(1, 5))

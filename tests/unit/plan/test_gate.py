@@ -167,3 +167,16 @@ def test_it_is_steady_if_it_asked_in_the_step_before() -> None:
     gate.wants()
     assert not gate.is_steady
     assert not gate.is_new
+
+
+@given(st.sampled_from([(0.001, 4), (0.08, 4), (0.2, 10), (1.0, 50)]))
+def test_left_out_it_listens_as_seldom_as_its_price_demands(case: tuple[float, int]) -> None:
+    seconds, listens_every = case
+    gate = Gate()
+    for _ in range(12):
+        while not gate.wants():
+            pass
+        gate.observe(0.0, seconds, plain_seconds=1.0)
+    heard = [gate.listens for _ in range(40) if not gate.wants()]
+    assert heard == [step % listens_every == 0 for step in range(1, len(heard) + 1)]
+    assert len(heard) >= 10

@@ -169,7 +169,7 @@ def test_the_time_a_pass_takes_is_asked_for_the_batch_as_it_is() -> None:
     costs = flat()
     batch = [endless(0, PROMPT), endless(1, (1,) * 9), endless(2, (2, 3))]
     Priced(costs).ask(Says("one", 1, 2), batch, 15)
-    assert set(costs.asked) == {PassSize(3, rows, 8) for rows in (1, 2, 3)}
+    assert set(costs.asked) == {PassSize(3, rows, 8) for rows in (1, 2, 3, 4)}
 
 
 def test_a_long_context_makes_rows_too_dear() -> None:
@@ -440,6 +440,17 @@ def test_only_those_who_want_are_asked_and_each_has_its_own_tree() -> None:
     assert drafter.proposed_to == [((7, 9), Budget(15, (LENGTH - 1, 4), math.inf))]
     assert offer.drafts[0].trees == (drafter.tree, None, drafter.tree)
     assert [len(tree) for tree in offer.trees] == [2, 0, 2]
+
+
+@pytest.mark.parametrize(("costs", "least"), [(flat(), 0.0), (steep(), 0.5)])
+@pytest.mark.parametrize("num_seqs", [1, 3])
+def test_drafters_are_told_what_a_row_has_to_bring_in(
+    costs: Fixed, least: float, num_seqs: int
+) -> None:
+    drafter = Says("one", 1, 2)
+    Priced(costs).ask(drafter, [endless(i) for i in range(num_seqs)], 15)
+    ((_, budget),) = drafter.proposed_to
+    assert budget.min_path_prob == least
 
 
 def test_who_was_not_asked_is_not_counted() -> None:
