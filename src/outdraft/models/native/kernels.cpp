@@ -251,7 +251,7 @@ void tile(const float* x, int64_t row, const W* w, int64_t panel, int64_t k, Ahe
                  reinterpret_cast<const float*>(&sums[m][p * kVecs]));
 }
 
-// Rows in 16 bits, for weights in 8: a product of a group fits 32 bits, 256 * 127 * 32767 < 2^31.
+// Rows in 16 bits, for weights in 8. A group's sums fit 32 bits: 256 * 127 * 32767 < 2^31.
 constexpr int64_t kGroup = 256;
 constexpr float kHighest = 32767.0f;
 
@@ -337,9 +337,7 @@ void add_group(const WholeRows& x, int64_t row, const int8_t* panels, int64_t fi
       int32_t pair;
       std::memcpy(&pair, rows + m * k + i, sizeof pair);
 #pragma GCC unroll 8
-      for (int v = 0; v < NV; v++) {
-        sums[m][v] = add_pairs(sums[m][v], pair, weights[v]);
-      }
+      for (int v = 0; v < NV; v++) sums[m][v] = add_pairs(sums[m][v], pair, weights[v]);
     }
   }
 #pragma GCC unroll 12
