@@ -91,7 +91,7 @@ def blend(trees: Seq[DraftTree], acceptance: Seq[Seq[float]] | None = None) -> B
         trie.add(tree, probs)
     names = ",".join(dict.fromkeys(tree.drafter for tree in trees if tree))
     has_several = sum(map(bool, trees)) > 1
-    return trie.to_blend(names or DraftTree().drafter, _ODDS_FACTOR if has_several else 1.0)
+    return trie.to_blend(names, _ODDS_FACTOR if has_several else 1.0)
 
 
 class _Trie:

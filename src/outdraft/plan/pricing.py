@@ -346,33 +346,38 @@ class Priced(Pricing):
         self._check.observe(self.costs, size, seconds)
         for draft in offer.drafts:
             self._time_levels(draft, batch)
-        plain_seconds = self.costs.seconds(PassSize(len(batch), 1, size.context)) / len(batch)
+        plain_pass = self.costs.seconds(PassSize(len(batch), 1, size.context))
+        plain_seconds = plain_pass / len(batch)
+        seconds_each = [self._seconds_each(draft) for draft in offer.drafts]
         for i, (sequence, commit) in enumerate(zip(batch, commits, strict=True)):
             # As a batch would have gone on: all its sequences by one token for each plain pass.
-            plain_pass = plain_seconds * len(batch)
             sequence.stats.expected_plain_seconds += plain_pass * len(commit.token_ids)
             request = self._request(sequence)
             request.plain_seconds += plain_seconds * len(commit.token_ids)
             request.is_break = any(map(self._is_break, commit.token_ids))
             gains = gains_of(offer.blends[i], plan.trees[i], commit)
             temperature = sequence.settings.temperature
-            for draft in offer.drafts:
+            for draft, own_seconds in zip(offer.drafts, seconds_each, strict=True):
                 tree = draft.trees[i]
                 if tree is None or draft.drafter == FORCED:
                     continue  # what is forced is certain, and has nothing to learn
                 self.calibrator.observe(tree, temperature, commit.token_ids)
                 expected, accepted = gains.get(draft.drafter, (0.0, 0))
-                seconds_of_all = draft.seconds + self._show_seconds.get(draft.drafter, 0.0)
-                own_seconds = seconds_of_all / sum(other is not None for other in draft.trees)
                 gain = expected * plain_seconds
                 if draft.levels is not None:  # dear: a promise that did not come true counts less
                     request.note(draft.drafter, expected, accepted)
                     gain *= request.kept(draft.drafter)
                     request.pay(draft.drafter, gain, own_seconds)
                 gate = self._gate(draft.drafter, sequence)
-                if gate.is_new:  # it read the whole prompt, which says little of the next proposals
-                    own_seconds = min(own_seconds, plain_seconds)
-                gate.observe(gain, own_seconds, plain_seconds)
+                # At first it read the whole prompt, which says little of the next proposals.
+                judged_seconds = min(own_seconds, plain_seconds) if gate.is_new else own_seconds
+                gate.observe(gain, judged_seconds, plain_seconds)
+
+    def _seconds_each(self, draft: Draft) -> float:
+        """What a proposal took, and listening to the target, for each sequence asked about."""
+        num_asked = sum(tree is not None for tree in draft.trees)
+        seconds = draft.seconds + self._show_seconds.get(draft.drafter, 0.0)
+        return seconds / num_asked if num_asked else 0.0
 
     def _time_levels(self, draft: Draft, batch: Seq[Sequence]) -> None:
         """Of a proposal that had nothing to catch up with."""

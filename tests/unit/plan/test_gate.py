@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, strategies as st
 
 from outdraft.plan.gate import Gate
@@ -169,9 +170,12 @@ def test_it_is_steady_if_it_asked_in_the_step_before() -> None:
     assert not gate.is_new
 
 
-@given(st.sampled_from([(0.001, 4), (0.08, 4), (0.2, 10), (1.0, 50)]))
-def test_left_out_it_listens_as_seldom_as_its_price_demands(case: tuple[float, int]) -> None:
-    seconds, listens_every = case
+@pytest.mark.parametrize(
+    ("seconds", "listens_every"), [(0.001, 4), (0.08, 4), (0.2, 10), (1.0, 50)]
+)
+def test_left_out_it_listens_as_seldom_as_its_price_demands(
+    seconds: float, listens_every: int
+) -> None:
     gate = Gate()
     for _ in range(12):
         while not gate.wants():

@@ -59,6 +59,8 @@ struct bf16 {
   uint16_t bits;
 };
 
+constexpr float kRounds = 12582912.0f;  // 1.5 * 2^23: a sum with it is rounded to a whole number
+
 enum Type { kFloat32 = 0, kBfloat16 = 1, kInt8 = 2 };
 
 template <int L>
@@ -279,7 +281,7 @@ inline float round_group(const float* x, int64_t count, int16_t* numbers) {
   for (int j = 0; j < 8; j++) largest = std::max(largest, most[j]);
   const float factor = largest > 1e-30f ? kHighest / largest : 0.0f;
   for (int64_t i = 0; i < count; i += 8) {
-    const Vec8 shifted = part(i) * factor + 12582912.0f;  // 1.5 * 2^23: the last bits are whole
+    const Vec8 shifted = part(i) * factor + kRounds;  // the last bits are the whole number's
     const Shorts shorts = __builtin_convertvector((Int8)shifted, Shorts);
     std::memcpy(numbers + i, &shorts, std::min<int64_t>(8, count - i) * sizeof(int16_t));
   }
@@ -489,8 +491,8 @@ inline Vec8 splat(float value) { return Vec8{} + value; }
 inline Vec8 exp8(Vec8 x) {
   x = x < -87.0f ? splat(-87.0f) : x;
   x = x > 88.0f ? splat(88.0f) : x;
-  const Vec8 shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: rounds to a whole number
-  const Vec8 whole = shifted - 12582912.0f;
+  const Vec8 shifted = x * 1.44269504f + kRounds;
+  const Vec8 whole = shifted - kRounds;
   const Vec8 rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
   Vec8 sum = splat(1.9875691500e-4f);
   sum = sum * rest + 1.3981999507e-3f;
